@@ -1,0 +1,214 @@
+"""One sequence with what is trained in it, checked once where it enters the library.
+
+This file holds the type; `rows` reads samples from files and `chat` renders conversations into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+MAX_TOKEN_ID = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class Sample:
+    """One sequence: its tokens and the weight of each token as a target.
+
+    The first token of a sequence has no predecessor, so it is never a target and its weight is not
+    used. A mask of what is trained is a weight of 0 or 1.
+
+    Attributes:
+        tokens: token ids, [L] int64; padded places are already gone.
+        weights: weight of each token's -log p when it is the target, [L] float64.
+        keys: second integer of each token that must also be equal for tokens of two sequences to
+            share a node, [L] int64, or None.
+        group: sequences of one group make one tree; None: all such samples are one group.
+        trajectory: what `trajectory_mean` counts as one; None: the sequence is its own trajectory.
+        advantage: one number for the whole sequence, or one per token as a target, [L] float64, or
+            None.
+        source: where the sequence was read, for messages ("data.jsonl:17"), or None.
+
+    Example:
+        >>> sample = Sample([5, 6, 7, 0], [0, 1, 1, 0], attention_mask=[1, 1, 1, 0])
+        >>> sample.tokens.tolist(), sample.weights.tolist()
+        ([5, 6, 7], [0.0, 1.0, 1.0])
+    """
+
+    tokens: Ints
+    weights: Floats
+    keys: Ints | None
+    group: Hashable | None
+    trajectory: Hashable | None
+    advantage: float | Floats | None
+    source: str | None
+
+    def __init__(
+        self,
+        tokens: ArrayLike,
+        weights: ArrayLike | None = None,
+        *,
+        attention_mask: ArrayLike | None = None,
+        keys: ArrayLike | None = None,
+        group: Hashable | None = None,
+        trajectory: Hashable | None = None,
+        advantage: ArrayLike | None = None,
+        source: str | None = None,
+    ) -> None:
+        """Convert, check and remove padding.
+
+        Args:
+            tokens: token ids, [L]; list, array or tensor of integers in 0 .. 2^31 - 1.
+            weights: weight of each token as a target, [L], or a mask of booleans or 0 and 1; None: all
+                1.
+            attention_mask: 1 or True for real tokens, 0 or False for padding, [L]. Padding may stand
+                anywhere; its places are removed from tokens, weights, keys and a per-token advantage.
+                No id is ever taken for padding.
+            keys: second integer of each token, [L].
+            group: name of the tree the sequence belongs to.
+            trajectory: name of the trajectory the sequence is a part of.
+            advantage: a number, or one for each token as a target, [L].
+            source: file and line of the sequence, put before every error message.
+
+        Raises:
+            ValueError: an argument has the wrong rank, length or value; the first index is named.
+            TypeError: an argument has the wrong type of number.
+        """  # noqa: DOC502 (raised by the conversions below)
+        ids = _array("tokens", tokens, source)
+        columns = {
+            "attention_mask": attention_mask,
+            "weights": weights,
+            "keys": keys,
+        }
+        arrays = {
+            name: _array(name, value, source)
+            for name, value in columns.items()
+            if value is not None
+        }
+        one_advantage: float | None = None
+        if advantage is not None:
+            array = _to_numpy("advantage", advantage, source)
+            if array.ndim == 0:
+                one_advantage = float(_finite("advantage", array.reshape(1), source)[0])
+            else:
+                arrays["advantage"] = _array("advantage", array, source)
+        for name, array in arrays.items():
+            if len(array) != len(ids):
+                raise ValueError(
+                    f"{_at(source)}{name} must have one entry per token, got {len(array)} entries for "
+                    f"{len(ids)} tokens"
+                )
+        kept = _kept_places(arrays.pop("attention_mask", None), source)
+        if kept is not None:
+            ids = ids[kept]
+            arrays = {name: array[kept] for name, array in arrays.items()}
+        ids = _integers("tokens", ids, source)
+        _check_token_range(ids, source)
+        trained = arrays.get("weights")
+        per_token = arrays.get("advantage")
+        side = arrays.get("keys")
+        values: dict[str, Any] = {
+            "tokens": ids,
+            "weights": np.ones(len(ids))
+            if trained is None
+            else _finite("weights", trained, source),
+            "keys": None if side is None else _integers("keys", side, source),
+            "group": group,
+            "trajectory": trajectory,
+            "advantage": (
+                one_advantage if per_token is None else _finite("advantage", per_token, source)
+            ),
+            "source": source,
+        }
+        for name, value in values.items():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        """Number of tokens L."""
+        return len(self.tokens)
+
+    def __repr__(self) -> str:
+        trained = int(np.count_nonzero(self.weights[1:]))
+        place = f", source={self.source!r}" if self.source else ""
+        return f"Sample({len(self)} tokens, {trained} trained, group={self.group!r}{place})"
+
+
+def _at(source: str | None) -> str:
+    return f"{source}: " if source else ""
+
+
+def _to_numpy(name: str, value: Any, source: str | None) -> NDArray[Any]:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        # numpy has no bfloat16; float64 holds every narrower float exactly.
+        value = value.double().numpy() if value.is_floating_point() else value.numpy()
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(
+            f"{_at(source)}{name} must be one-dimensional, got nested lists of unequal lengths"
+        ) from error
+
+
+def _array(name: str, value: Any, source: str | None) -> NDArray[Any]:
+    array = _to_numpy(name, value, source)
+    if array.ndim != 1:
+        raise ValueError(
+            f"{_at(source)}{name} must be one-dimensional, got shape {array.shape}; make one Sample "
+            f"per sequence"
+        )
+    return array
+
+
+def _integers(name: str, array: NDArray[Any], source: str | None) -> Ints:
+    if len(array) and array.dtype.kind not in "iu":
+        raise TypeError(f"{_at(source)}{name} must be integers, got {array.dtype}")
+    # A copy, because the sample is frozen and the caller's array must stay writable.
+    return np.array(array, dtype=np.int64)
+
+
+def _check_token_range(ids: Ints, source: str | None) -> None:
+    wrong = np.flatnonzero((ids < 0) | (ids > MAX_TOKEN_ID))
+    if len(wrong):
+        raise ValueError(
+            f"{_at(source)}tokens must be in 0 .. {MAX_TOKEN_ID}, got {ids[wrong[0]]} at index "
+            f"{wrong[0]} (after padding was removed); mark padding with attention_mask"
+        )
+
+
+def _finite(name: str, array: NDArray[Any], source: str | None) -> Floats:
+    if len(array) and array.dtype.kind not in "biuf":
+        raise TypeError(f"{_at(source)}{name} must be numbers, got {array.dtype}")
+    numbers = np.array(array, dtype=np.float64)
+    wrong = np.flatnonzero(~np.isfinite(numbers))
+    if len(wrong):
+        raise ValueError(
+            f"{_at(source)}{name} must be finite, got {numbers[wrong[0]]} at index {wrong[0]}; use 0 "
+            f"for what is not trained"
+        )
+    return numbers
+
+
+def _kept_places(mask: NDArray[Any] | None, source: str | None) -> Ints | None:
+    if mask is None:
+        return None
+    if len(mask) and mask.dtype.kind not in "biuf":
+        raise TypeError(
+            f"{_at(source)}attention_mask must be booleans or 0 and 1, got {mask.dtype}"
+        )
+    wrong = np.flatnonzero((mask != 0) & (mask != 1))
+    if len(wrong):
+        raise ValueError(
+            f"{_at(source)}attention_mask must be booleans or 0 and 1, got {mask[wrong[0]]} at index "
+            f"{wrong[0]}"
+        )
+    return np.flatnonzero(mask)
