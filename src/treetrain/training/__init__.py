@@ -1,0 +1,1 @@
+"""Log-probabilities, losses and training steps on packed trees."""
