@@ -1,0 +1,84 @@
+# The environment lives in .venv. Two stamps say what it holds: the runtime (demo, bench) and the
+# development tools (test, lint). A stamp is written last, so that an interrupted install leaves none,
+# and is older than pyproject.toml or constraints.txt when these have changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+TESTS ?= tests
+ARGS ?=
+
+# Build tools are pinned too: pip up to 25 reads the first variable for them, later ones the second.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+INSTALL := $(BIN)/python -m pip install --quiet --no-input
+
+# Nothing here asks a model hub.
+export HF_HUB_OFFLINE := 1
+export TOKENIZERS_PARALLELISM := false
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test test-all lint format bench clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo    generate, inspect, verify and train the built-in example (ARGS='--json' ...)"
+	@echo "make test    run the tests (TESTS=tests/tree, ARGS='-k name')"
+	@echo "make lint    ruff, import contracts, docstrings, types"
+	@echo "make bench   run the benchmarks, one JSON file each in runs/bench"
+	@echo "make env     the development environment only (PYTHON=python3.13 picks the interpreter)"
+	@echo "make clean   remove the environment and everything built"
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "treetrain needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) -V 2>&1)." >&2; \
+	  echo "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) -V)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing treetrain into $(VENV)"
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing treetrain and its development tools into $(VENV)"
+	@$(INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.runtime
+
+env: $(VENV)/.dev
+
+demo: $(VENV)/.runtime
+	@$(BIN)/treetrain demo $(ARGS)
+
+test: $(VENV)/.dev
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS) $(ARGS)
+
+test-all: $(VENV)/.dev
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m 'not gpu' $(TESTS) $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pydoclint src
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.runtime
+	@mkdir -p runs/bench
+	@for script in benchmarks/bench_*.py; do \
+	  name=$$(basename $$script .py); echo "$$name"; \
+	  $(BIN)/python $$script --json $(ARGS) > runs/bench/$$name.json || exit 1; \
+	done
+
+clean:
+	rm -rf $(VENV) build dist site runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +

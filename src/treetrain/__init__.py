@@ -1,0 +1,100 @@
+"""Train a language model on sequences that share prefixes, every shared token computed once.
+
+The names below are loaded when they are first asked for: `import treetrain` loads neither torch nor
+transformers, so that reading data and building trees stays cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treetrain.data.sample import Sample
+    from treetrain.errors import CapacityError, EquivalenceError, UnsupportedModelError
+    from treetrain.models.prepare import PreparedModel, find_prepared, prepare
+    from treetrain.packing.batch import Batch, pack, pack_batches
+    from treetrain.packing.recover import recover_sequences
+    from treetrain.training.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
+    from treetrain.training.losses import policy_loss, sft_loss
+    from treetrain.training.verify import verify
+    from treetrain.tree.build import build_from_nodes, build_prefix_tree, concatenate_trees
+    from treetrain.tree.metrics import flop_bound, measure_tree
+    from treetrain.tree.prefix_tree import PrefixTree
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Batch": "packing.batch",
+    "CapacityError": "errors",
+    "EquivalenceError": "errors",
+    "PrefixTree": "tree.prefix_tree",
+    "PreparedModel": "models.prepare",
+    "Sample": "data.sample",
+    "UnsupportedModelError": "errors",
+    "build_from_nodes": "tree.build",
+    "build_prefix_tree": "tree.build",
+    "concatenate_trees": "tree.build",
+    "find_prepared": "models.prepare",
+    "flop_bound": "tree.metrics",
+    "measure_tree": "tree.metrics",
+    "pack": "packing.batch",
+    "pack_batches": "packing.batch",
+    "policy_loss": "training.losses",
+    "prepare": "models.prepare",
+    "recover_sequences": "packing.recover",
+    "sequence_logprobs": "training.logprobs",
+    "sequence_logprobs_and_entropies": "training.logprobs",
+    "sft_loss": "training.losses",
+    "verify": "training.verify",
+}
+
+__all__ = [
+    "Batch",
+    "CapacityError",
+    "EquivalenceError",
+    "PrefixTree",
+    "PreparedModel",
+    "Sample",
+    "UnsupportedModelError",
+    "__version__",
+    "build_from_nodes",
+    "build_prefix_tree",
+    "concatenate_trees",
+    "find_prepared",
+    "flop_bound",
+    "measure_tree",
+    "pack",
+    "pack_batches",
+    "policy_loss",
+    "prepare",
+    "recover_sequences",
+    "sequence_logprobs",
+    "sequence_logprobs_and_entropies",
+    "sft_loss",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Loads a public name from the file it lives in.
+
+    Args:
+        name: one of `__all__`.
+
+    Returns:
+        The function or class.
+
+    Raises:
+        AttributeError: the package has no such name.
+    """
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'treetrain' has no attribute {name!r}")
+    value = getattr(import_module(f"treetrain.{home}"), name)
+    globals()[name] = value  # the next use finds it without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,98 @@
+"""The command `treetrain`: picks the verb, runs it, turns errors into exit codes.
+
+Each verb is a file of this folder with `add_arguments(parser)` and `run(args) -> int`. Only the
+verb that was asked for is imported, and the files import torch inside `run`, so that
+`treetrain --help` and `treetrain inspect` answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import treetrain
+from treetrain.errors import EquivalenceError
+
+VERBS = {
+    "inspect": "count what sharing saves in a file of sequences, and say whether it pays",
+    "verify": "check that tree training equals separate training on your model and data",
+    "train": "supervised training from a configuration file",
+    "demo": "the whole way on a built-in data set: generate, inspect, verify, train, measure",
+}
+
+EXIT_NOT_EQUAL = 1
+EXIT_WRONG_INPUT = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+def build_parser(verb: str | None) -> argparse.ArgumentParser:
+    """Builds the parser, with the arguments of one verb only.
+
+    Args:
+        verb: the verb whose file is imported for its arguments; None for none.
+
+    Returns:
+        The parser; its result has `verb`, and `debug` once a verb was given.
+    """
+    parser = argparse.ArgumentParser(
+        prog="treetrain",
+        description="Train language models on sequences that share prefixes.",
+        epilog="exit codes: 0 done, 1 not equal, 2 wrong usage or input",
+    )
+    parser.add_argument("--version", action="version", version=f"treetrain {treetrain.__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, summary in VERBS.items():
+        child = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:])
+        if name == verb:
+            import_module(f"treetrain.cli.{name}").add_arguments(child)
+            child.add_argument(
+                "--debug", action="store_true", help="show the traceback of an error"
+            )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        arguments: the words after `treetrain`; None for those of the process.
+
+    Returns:
+        Exit code: 0 done, 1 not equal, 2 wrong input, 130 interrupted, 141 broken pipe. Wrong usage
+        leaves through SystemExit(2), as argparse has it.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    verb = next((word for word in words if word in VERBS), None)
+    args = build_parser(verb).parse_args(words)
+    run = import_module(f"treetrain.cli.{args.verb}").run
+    if args.debug or os.environ.get("TREETRAIN_DEBUG", "") not in ("", "0"):
+        return run(args)
+    try:
+        code = run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader is gone; what the interpreter still flushes at its end must go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except KeyboardInterrupt:
+        print("treetrain: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except EquivalenceError as error:
+        return _complain(error, EXIT_NOT_EQUAL)
+    except (ValueError, TypeError, OSError, NotImplementedError) as error:
+        return _complain(error, EXIT_WRONG_INPUT)
+
+
+def _complain(error: Exception, code: int) -> int:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    print(f"treetrain: {' '.join(lines) or type(error).__name__}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
