@@ -1,6 +1,6 @@
 """One sequence with what is trained in it, checked once where it enters the library.
 
-This file holds the type; `rows` reads samples from files and `chat` renders conversations into them.
+This file holds the type; `rows` reads samples from files, `chat` renders conversations.
 """
 
 from __future__ import annotations
@@ -23,14 +23,30 @@ class Sample:
     """One sequence: its tokens and the weight of each token as a target.
 
     The first token of a sequence has no predecessor, so it is never a target and its weight is not
-    used. A mask of what is trained is a weight of 0 or 1.
+    used. A mask of what is trained is a weight of 0 or 1. Padding is removed here, wherever it
+    stands and by the mask alone: no id is ever taken for padding.
+
+    Args:
+        tokens: token ids, [L]; list, array or tensor of integers in 0 .. 2^31 - 1.
+        weights: weight of each token as a target, [L], or a mask of booleans or 0 and 1; None: all 1.
+        attention_mask: 1 or True for real tokens, 0 or False for padding, [L]; padded places are
+            removed from tokens, weights, keys and a per-token advantage.
+        keys: second integer of each token, [L].
+        group: name of the tree the sequence belongs to.
+        trajectory: name of the trajectory the sequence is a part of.
+        advantage: a number, or one for each token as a target, [L].
+        source: file and line of the sequence, put before every error message.
+
+    Raises:
+        ValueError: an argument has the wrong rank, length or value; the first index is named.
+        TypeError: an argument has the wrong type of number.
 
     Attributes:
         tokens: token ids, [L] int64; padded places are already gone.
         weights: weight of each token's -log p when it is the target, [L] float64.
         keys: second integer of each token that must also be equal for tokens of two sequences to
             share a node, [L] int64, or None.
-        group: sequences of one group make one tree; None: all such samples are one group.
+        group: sequences of one group make one tree; those of group None are one group too.
         trajectory: what `trajectory_mean` counts as one; None: the sequence is its own trajectory.
         advantage: one number for the whole sequence, or one per token as a target, [L] float64, or
             None.
@@ -62,25 +78,6 @@ class Sample:
         advantage: ArrayLike | None = None,
         source: str | None = None,
     ) -> None:
-        """Convert, check and remove padding.
-
-        Args:
-            tokens: token ids, [L]; list, array or tensor of integers in 0 .. 2^31 - 1.
-            weights: weight of each token as a target, [L], or a mask of booleans or 0 and 1; None: all
-                1.
-            attention_mask: 1 or True for real tokens, 0 or False for padding, [L]. Padding may stand
-                anywhere; its places are removed from tokens, weights, keys and a per-token advantage.
-                No id is ever taken for padding.
-            keys: second integer of each token, [L].
-            group: name of the tree the sequence belongs to.
-            trajectory: name of the trajectory the sequence is a part of.
-            advantage: a number, or one for each token as a target, [L].
-            source: file and line of the sequence, put before every error message.
-
-        Raises:
-            ValueError: an argument has the wrong rank, length or value; the first index is named.
-            TypeError: an argument has the wrong type of number.
-        """  # noqa: DOC502 (raised by the conversions below)
         ids = _array("tokens", tokens, source)
         columns = {
             "attention_mask": attention_mask,
@@ -102,8 +99,8 @@ class Sample:
         for name, array in arrays.items():
             if len(array) != len(ids):
                 raise ValueError(
-                    f"{_at(source)}{name} must have one entry per token, got {len(array)} entries for "
-                    f"{len(ids)} tokens"
+                    f"{_at(source)}{name} must have one entry per token, got {len(array)} entries "
+                    f"for {len(ids)} tokens"
                 )
         kept = _kept_places(arrays.pop("attention_mask", None), source)
         if kept is not None:
@@ -163,8 +160,8 @@ def _array(name: str, value: Any, source: str | None) -> NDArray[Any]:
     array = _to_numpy(name, value, source)
     if array.ndim != 1:
         raise ValueError(
-            f"{_at(source)}{name} must be one-dimensional, got shape {array.shape}; make one Sample "
-            f"per sequence"
+            f"{_at(source)}{name} must be one-dimensional, got shape {array.shape}; make one "
+            f"Sample per sequence"
         )
     return array
 
@@ -192,8 +189,8 @@ def _finite(name: str, array: NDArray[Any], source: str | None) -> Floats:
     wrong = np.flatnonzero(~np.isfinite(numbers))
     if len(wrong):
         raise ValueError(
-            f"{_at(source)}{name} must be finite, got {numbers[wrong[0]]} at index {wrong[0]}; use 0 "
-            f"for what is not trained"
+            f"{_at(source)}{name} must be finite, got {numbers[wrong[0]]} at index {wrong[0]}; use "
+            f"0 for what is not trained"
         )
     return numbers
 
@@ -208,7 +205,7 @@ def _kept_places(mask: NDArray[Any] | None, source: str | None) -> Ints | None:
     wrong = np.flatnonzero((mask != 0) & (mask != 1))
     if len(wrong):
         raise ValueError(
-            f"{_at(source)}attention_mask must be booleans or 0 and 1, got {mask[wrong[0]]} at index "
-            f"{wrong[0]}"
+            f"{_at(source)}attention_mask must be booleans or 0 and 1, got {mask[wrong[0]]} at "
+            f"index {wrong[0]}"
         )
     return np.flatnonzero(mask)
