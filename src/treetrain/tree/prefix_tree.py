@@ -12,6 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from treetrain.tree.ranges import join_ranges, offsets_of
+
 Ints = NDArray[np.int64]
 
 
@@ -101,7 +103,9 @@ class PrefixTree:
     def depth_positions(self) -> Ints:
         """Place of each packed token on its path, [T]."""
         shift = self.depth_starts - self.node_starts[:-1]
-        return _frozen(np.arange(self.num_tokens, dtype=np.int64) + np.repeat(shift, self.node_lengths))
+        return _frozen(
+            np.arange(self.num_tokens, dtype=np.int64) + np.repeat(shift, self.node_lengths)
+        )
 
     @cached_property
     def token_subtree_ends(self) -> Ints:
@@ -120,3 +124,69 @@ class PrefixTree:
         last = self.node_starts[1:] - 1
         before[self.node_starts[:-1]] = np.where(self.parents >= 0, last[self.parents], -1)
         return _frozen(before)
+
+    @cached_property
+    def run_heads(self) -> Ints:
+        """First node of the run that holds each node, [N]."""
+        nodes = np.arange(self.num_nodes, dtype=np.int64)
+        heads = np.where(self.parents == nodes - 1, 0, nodes)
+        return _frozen(np.maximum.accumulate(heads))
+
+    def positions(self, sequence: int) -> Ints:
+        """Return where the tokens of one sequence stand.
+
+        Args:
+            sequence: index of the sequence in input order; negative counts from the end.
+
+        Returns:
+            Packed index of each of its tokens in order, [L], int64.
+
+        Raises:
+            IndexError: there is no such sequence.
+
+        Example:
+            >>> build_prefix_tree([[1, 2, 3], [1, 2, 4, 5]]).positions(0).tolist()
+            [0, 1, 4]
+        """
+        if not -self.num_sequences <= sequence < self.num_sequences:
+            raise IndexError(
+                f"sequence must be an index into {self.num_sequences} sequences, got {sequence}"
+            )
+        pieces: list[Ints] = []
+        node = int(self.sequence_nodes[sequence])
+        while node >= 0:
+            head = int(self.run_heads[node])
+            pieces.append(np.arange(self.node_starts[head], self.node_starts[node + 1]))
+            node = int(self.parents[head])
+        return np.concatenate(pieces[::-1]) if pieces else np.zeros(0, np.int64)
+
+    def all_positions(self) -> tuple[Ints, Ints]:
+        """Return where the tokens of every sequence stand, sequence after sequence.
+
+        Returns:
+            Packed indices, [sum of lengths], int64, and the offsets at which each sequence's start,
+            [S + 1], int64: sequence s has `indices[offsets[s] : offsets[s + 1]]`.
+        """
+        offsets = offsets_of(self.sequence_lengths)
+        sequences = np.flatnonzero(self.sequence_nodes >= 0)
+        nodes = self.sequence_nodes[sequences]
+        places: list[Ints] = []
+        starts: list[Ints] = []
+        lengths: list[Ints] = []
+        # A path changes runs at most log2(T) times: few rounds, however deep the tree.
+        while len(sequences):
+            heads = self.run_heads[nodes]
+            places.append(offsets[sequences] + self.depth_starts[heads])
+            starts.append(self.node_starts[heads])
+            lengths.append(self.node_starts[nodes + 1] - self.node_starts[heads])
+            nodes = self.parents[heads]
+            sequences, nodes = sequences[nodes >= 0], nodes[nodes >= 0]
+        if not places:
+            return np.zeros(0, np.int64), offsets
+        order = np.argsort(np.concatenate(places))
+        return join_ranges(np.concatenate(starts)[order], np.concatenate(lengths)[order]), offsets
+
+
+def _frozen(array: Ints) -> Ints:
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,85 @@
+"""How much sorted neighbours have in common, and which neighbours that encloses."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treetrain.tree.ranges import join_ranges, offsets_of
+
+Ints = NDArray[np.int64]
+
+_WINDOWS = (16, 256)
+_CHUNK = 1 << 16
+
+
+def neighbour_prefixes(words: NDArray[np.int32], starts: Ints, lengths: Ints) -> Ints:
+    """Return how many words each sequence has in common with the one before it.
+
+    Args:
+        words: words of all sequences, [n].
+        starts: index of each sequence's first word, [S].
+        lengths: words of each sequence, [S].
+
+    Returns:
+        Common words, [S]; 0 for the first sequence.
+    """
+    shared = np.zeros(len(starts), np.int64)
+    limits = np.minimum(lengths[1:], lengths[:-1])
+    pairs = np.flatnonzero(limits > 0) + 1
+    # Most pairs part early: short windows over all of them first, whole comparisons for the few left.
+    for window in _WINDOWS:
+        counts = np.minimum(limits[pairs - 1] - shared[pairs], window)
+        equal = np.empty(len(pairs), np.int64)
+        for first in range(0, len(pairs), _CHUNK // window):
+            chunk = slice(first, first + _CHUNK // window)
+            done = shared[pairs[chunk]]
+            equal[chunk] = _equal_words(
+                words,
+                starts[pairs[chunk] - 1] + done,
+                starts[pairs[chunk]] + done,
+                counts=counts[chunk],
+            )
+        shared[pairs] += equal
+        pairs = pairs[(equal == window) & (shared[pairs] < limits[pairs - 1])]
+    for pair in pairs.tolist():
+        done = int(shared[pair])
+        left, right, limit = int(starts[pair - 1]), int(starts[pair]), int(limits[pair - 1])
+        differs = words[left + done : left + limit] != words[right + done : right + limit]
+        place = int(differs.argmax())
+        shared[pair] = done + place if differs[place] else limit
+    return shared
+
+
+def _equal_words(words: NDArray[np.int32], left: Ints, right: Ints, *, counts: Ints) -> Ints:
+    """Return the equal words at the start of each pair of ranges of `counts` words, [n]."""
+    at_left = join_ranges(left, counts)
+    at_right = at_left + np.repeat(right - left, counts)
+    differing = np.append(np.flatnonzero(words[at_left] != words[at_right]), len(at_left))
+    starts = offsets_of(counts)[:-1]
+    return np.minimum(differing[np.searchsorted(differing, starts)] - starts, counts)
+
+
+def enclosing_groups(shared: Ints) -> tuple[Ints, Ints]:
+    """Return, for each sorted sequence, the group that has in common what it shares with its neighbour.
+
+    Args:
+        shared: tokens that each sequence has in common with the one before it, [n]; 0 for the first.
+
+    Returns:
+        Index of the group's first sequence and one past its last, [n] each: the nearest sequence before
+        (0 if none) and after (n if none) that shares less with the one before it.
+    """
+    count = len(shared)
+    firsts = [0] * count
+    ends = [count] * count
+    values: list[int] = shared.tolist()
+    open_groups: list[int] = []
+    for index, value in enumerate(values):
+        while open_groups and values[open_groups[-1]] > value:
+            ends[open_groups.pop()] = index
+        if open_groups:
+            last = open_groups[-1]
+            firsts[index] = firsts[last] if values[last] == value else last
+        open_groups.append(index)
+    return np.array(firsts, np.int64), np.array(ends, np.int64)

@@ -1,0 +1,106 @@
+"""Putting the nodes of a tree into packed order.
+
+Whoever finds the nodes hands them over in any depth-first order; this file alone knows which child comes
+first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treetrain.tree.prefix_tree import PrefixTree
+from treetrain.tree.ranges import offsets_of, take_ranges
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class UnorderedNodes:
+    """Nodes of a prefix tree in some depth-first order, siblings in any order.
+
+    Attributes:
+        sources: index of each node's first token in the caller's flat tokens, [N].
+        lengths: tokens of each node, at least 1, [N].
+        parents: node index of each node's parent, smaller than its own, [N]; -1 for a root.
+        ends: node index one past the last node below each node, [N].
+        depth_starts: depth position of each node's first token, [N].
+        path_counts: sequences through each node, with multiplicity, [N].
+        first_sequences: smallest index of a sequence through each node, [N].
+    """
+
+    sources: Ints
+    lengths: Ints
+    parents: Ints
+    ends: Ints
+    depth_starts: Ints
+    path_counts: Ints
+    first_sequences: Ints
+
+
+def lay_out(
+    nodes: UnorderedNodes,
+    tokens: NDArray[np.integer],
+    keys: Ints | None,
+    *,
+    sequence_nodes: Ints,
+) -> PrefixTree:
+    """Order nodes depth-first, the largest child first, and gather their tokens.
+
+    Args:
+        nodes: the nodes, siblings in any order.
+        tokens: flat tokens that `nodes.sources` counts in, [n].
+        keys: flat keys, [n], or None.
+        sequence_nodes: node, as numbered in `nodes`, in which each sequence ends, [S]; -1 if empty.
+
+    Returns:
+        The tree in packed order.
+    """
+    running = offsets_of(nodes.lengths)
+    sizes = running[nodes.ends] - running[:-1]
+    starts = _packed_starts(nodes, sizes)
+    order = np.argsort(starts)
+    # One entry more than nodes, so that index -1 (no node) finds -1.
+    renumbered = np.full(len(order) + 1, -1, np.int64)
+    renumbered[order] = np.arange(len(order))
+    lengths = nodes.lengths[order]
+    sources = nodes.sources[order]
+    return PrefixTree(
+        tokens=take_ranges(tokens, sources, lengths),
+        keys=None if keys is None else take_ranges(keys, sources, lengths),
+        node_starts=offsets_of(lengths),
+        parents=renumbered[nodes.parents[order]],
+        path_counts=nodes.path_counts[order],
+        depth_starts=nodes.depth_starts[order],
+        subtree_ends=(starts + sizes)[order],
+        sequence_nodes=renumbered[sequence_nodes],
+    )
+
+
+def _packed_starts(nodes: UnorderedNodes, sizes: Ints) -> Ints:
+    """Return the packed index of each node's first token, [N], nodes numbered as given."""
+    parents = nodes.parents
+    if not len(parents):
+        return np.zeros(0, np.int64)
+    by_size = np.lexsort((nodes.first_sequences, -sizes, parents))
+    is_first_child = np.zeros(len(parents), np.bool_)
+    is_first_child[by_size[_group_starts(parents[by_size])]] = True
+    order = np.lexsort((nodes.first_sequences, ~is_first_child, parents))
+    before = offsets_of(sizes[order])[:-1]
+    group_starts = _group_starts(parents[order])
+    group_lengths = np.diff(group_starts, append=len(order))
+    offsets = np.empty(len(order), np.int64)
+    offsets[order] = before - np.repeat(before[group_starts], group_lengths)
+    # A node starts where its parent starts, plus the parent's tokens, plus the siblings before it;
+    # summed along the path, which is a running sum over the depth-first order given.
+    offsets += np.where(parents >= 0, nodes.lengths[parents], 0)
+    steps = np.append(offsets, 0)
+    np.subtract.at(steps, nodes.ends, offsets)
+    return np.cumsum(steps[:-1])
+
+
+def _group_starts(values: Ints) -> Ints:
+    """Return the index at which each stretch of equal values starts."""
+    return np.flatnonzero(np.diff(values, prepend=-2))

@@ -1,0 +1,89 @@
+"""Joining and searching many index ranges at once: the array steps that building shares."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+def offsets_of(lengths: Ints) -> Ints:
+    """Return the place at which each of several joined ranges starts, and the end.
+
+    Args:
+        lengths: number of entries of each range, [n].
+
+    Returns:
+        Running sums starting with 0, [n + 1], int64.
+    """
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def join_ranges(starts: Ints, lengths: Ints) -> Ints:
+    """Return the integers of several ranges one after another.
+
+    Args:
+        starts: first integer of each range, [n].
+        lengths: number of integers of each range, [n]; 0 is allowed.
+
+    Returns:
+        The ranges joined, [sum of lengths], int64.
+
+    Example:
+        >>> join_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+        [5, 6, 0, 1, 2]
+    """
+    offsets = offsets_of(lengths)
+    joined = np.repeat(starts - offsets[:-1], lengths)
+    joined += np.arange(offsets[-1], dtype=np.int64)
+    return joined
+
+
+def take_ranges(values: NDArray[np.integer], starts: Ints, lengths: Ints) -> Ints:
+    """Return several ranges of an array one after another.
+
+    Args:
+        values: integers, [n].
+        starts: index of each range's first entry, [m].
+        lengths: entries of each range, [m].
+
+    Returns:
+        The entries joined, [sum of lengths], int64.
+    """
+    total = int(lengths.sum())
+    if total <= 64 * len(starts):
+        return values[join_ranges(starts, lengths)].astype(np.int64, copy=False)
+    # Long ranges are copied whole: an index per entry would cost more than the entries.
+    taken = np.empty(total, np.int64)
+    place = 0
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        taken[place : place + length] = values[start : start + length]
+        place += length
+    return taken
+
+
+def range_minima(values: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Return the smallest value of each range.
+
+    Args:
+        values: integers, [n].
+        starts: first index of each range, [m].
+        ends: index one past each range, [m]; larger than the start.
+
+    Returns:
+        Smallest value of each range, [m], int64.
+    """
+    minima = np.empty(len(starts), np.int64)
+    # Two windows of the largest power of two that fits cover a range, however they overlap.
+    exponents = np.frexp((ends - starts).astype(np.float64))[1] - 1
+    windows, width = values, 1
+    for exponent in range(int(exponents.max(initial=0)) + 1):
+        of_this_width = np.flatnonzero(exponents == exponent)
+        first, last = starts[of_this_width], ends[of_this_width] - width
+        minima[of_this_width] = np.minimum(windows[first], windows[last])
+        windows = np.minimum(windows[:-width], windows[width:])
+        width *= 2
+    return minima
