@@ -68,17 +68,17 @@ class Task:
     routine: Callable[[Random], Routine]
 
 
-def think(random: Random, *facts: str) -> str:
-    """Puts a thought together: an opening, the facts, one or two worries.
+def think(random: Random, fact: str) -> str:
+    """Puts a thought together: an opening, a fact, one or two worries.
 
     Args:
         random: source of chance of the trial.
-        facts: what the thought is about.
+        fact: what the thought is about.
 
     Returns:
         Three to five sentences.
     """
-    words = [pick(random, OPENINGS), *facts]
+    words = [pick(random, OPENINGS), fact]
     for _ in range(1 + int(random.random() * 2)):
         words.append(pick(random, WORRIES))
     return " ".join(words)
