@@ -1,0 +1,142 @@
+"""Attention of packed tokens along their paths: the one public function, and the choice of a backend.
+
+A named backend computes the layer or refuses it; only `auto` chooses, and it takes the first that can.
+Backends do not know each other.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from treetrain.attention import reference, slices
+from treetrain.errors import UnsupportedModelError
+from treetrain.packing.packed_tree import PackedTree
+
+#: Backends by name, the preferred first.
+BACKENDS = {"slices": slices, "reference": reference}
+
+
+def choose_backend(
+    backend: str, device: torch.device, *, softcap: float | None = None, has_sinks: bool = False
+) -> str:
+    """Choose the backend of one layer.
+
+    Args:
+        backend: a name in `BACKENDS`, or "auto" for the first that supports device and layer.
+        device: where the layer's tensors live.
+        softcap: cap of the layer's scores, or None.
+        has_sinks: whether the layer has attention sinks.
+
+    Returns:
+        A name in `BACKENDS`.
+
+    Raises:
+        ValueError: if no backend has that name.
+        UnsupportedModelError: if the named backend, or under "auto" every backend, refuses the layer.
+    """
+    if backend != "auto" and backend not in BACKENDS:
+        raise ValueError(f"backend must be 'auto' or one of {list(BACKENDS)}, got {backend!r}")
+    reasons = []
+    for name in BACKENDS if backend == "auto" else [backend]:
+        reason = BACKENDS[name].explain_unsupported(device, softcap=softcap, has_sinks=has_sinks)
+        if reason is None:
+            return name
+        reasons.append(f"{name}: {reason}")
+    raise UnsupportedModelError(
+        f"backend {backend!r} cannot compute this layer ({'; '.join(reasons)}); "
+        "use backend='auto' or 'reference'"
+    )
+
+
+def tree_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packed: PackedTree,
+    *,
+    backend: str = "auto",
+    scale: float | None = None,
+    window: int | None = None,
+    chunk: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attend along the paths of a packed tree.
+
+    Packed token q reads packed token k exactly when `k <= q < subtree_ends[k]`, and, with a window or a
+    chunk, when their depth positions allow it.
+
+    Args:
+        query: queries, [B, H, T, D], packed order; float32, float64, bfloat16 or float16.
+        key: keys after any rotary embedding, [B, Hk, T, D]; H must be a multiple of Hk.
+        value: values, [B, Hk, T, Dv].
+        packed: the packed tree of T tokens, on the device of `query`.
+        backend: "slices", "reference", or "auto" for the first that supports device and layer.
+        scale: factor of the scores; None for 1 / sqrt(D).
+        window: depth positions a query reads back, itself included; None for all.
+        chunk: size of the blocks of depth positions that do not read each other; None for one block.
+        softcap: scores become `softcap * tanh(score / softcap)`; None for none.
+        sinks: one more score per query head that takes weight and has no value, [H]; None for none.
+
+    Returns:
+        Attention output, [B, H, T, Dv], dtype of `query`.
+
+    Raises:
+        ValueError: if a shape, dtype, device, window or chunk does not fit.
+
+    Example:
+        >>> from treetrain.packing.packed_tree import pack_tree
+        >>> from treetrain.tree.build import build_prefix_tree
+        >>> packed = pack_tree(build_prefix_tree([[1, 2, 3], [1, 2, 4]]))
+        >>> q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
+        >>> tree_attention(q, k, v, packed).shape
+        torch.Size([1, 2, 4, 8])
+    """
+    _check_shapes(query, key, value, packed)
+    for name, size in (("window", window), ("chunk", chunk)):
+        if size is not None and size < 1:
+            raise ValueError(f"{name} must be at least 1 depth position or None, got {size}")
+    if sinks is not None and sinks.shape != (query.shape[1],):
+        raise ValueError(
+            f"sinks must have one score per query head, [{query.shape[1]}], got {list(sinks.shape)}"
+        )
+    name = choose_backend(backend, query.device, softcap=softcap, has_sinks=sinks is not None)
+    return BACKENDS[name].attend(
+        query,
+        key,
+        value,
+        packed,
+        scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        window=window,
+        chunk=chunk,
+        softcap=softcap,
+        sinks=sinks,
+    )
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor, packed: PackedTree) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.ndim != 4:
+            raise ValueError(f"{name} must be [B, heads, T, D], got shape {list(tensor.shape)}")
+    shapes = f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
+    tokens = packed.tree.num_tokens
+    if any(tensor.shape[2] != tokens for tensor in (query, key, value)):
+        raise ValueError(f"query, key and value must have the tree's {tokens} tokens, got {shapes}")
+    if key.shape[:3] != value.shape[:3] or query.shape[0] != key.shape[0]:
+        raise ValueError(f"query, key and value must have the same rows and heads, got {shapes}")
+    if query.shape[1] % key.shape[1] or query.shape[3] != key.shape[3]:
+        raise ValueError(
+            "query heads must be a multiple of key heads, with one head size for both, "
+            f"got {shapes}"
+        )
+    if len({query.dtype, key.dtype, value.dtype}) > 1 or not query.dtype.is_floating_point:
+        raise ValueError(
+            "query, key and value must share one floating dtype, "
+            f"got {query.dtype}, {key.dtype}, {value.dtype}"
+        )
+    if query.device != packed.subtree_ends.device:
+        raise ValueError(
+            f"packed must be on the device of query, {query.device}, got "
+            f"{packed.subtree_ends.device}; use packed.to(query.device)"
+        )

@@ -1,0 +1,97 @@
+"""The readable attention that defines the result: dense, any device, any dtype.
+
+It builds a T x T visibility and therefore serves tests, short trees and layers that no other backend can
+compute; memory grows with T squared.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from treetrain.packing.packed_tree import PackedTree
+
+
+def explain_unsupported(
+    device: torch.device, *, softcap: float | None = None, has_sinks: bool = False
+) -> str | None:
+    """Say why this backend cannot compute a layer.
+
+    Args:
+        device: where the layer's tensors live.
+        softcap: cap of the layer's scores, or None.
+        has_sinks: whether the layer has attention sinks.
+
+    Returns:
+        Always None: the reference computes every layer.
+    """
+    del device, softcap, has_sinks
+    return None
+
+
+def find_visibility(
+    packed: PackedTree, *, window: int | None = None, chunk: int | None = None
+) -> Tensor:
+    """Compute which packed token may read which.
+
+    Args:
+        packed: the packed tree.
+        window: number of depth positions a query reads back, itself included; None for all.
+        chunk: size of the blocks of depth positions that do not read each other; None for one block.
+
+    Returns:
+        `visible[q, k]`, bool [T, T], packed indices.
+    """
+    index = torch.arange(packed.subtree_ends.shape[0], device=packed.subtree_ends.device)
+    depth = packed.depth_positions[0]
+    query, key = index[:, None], index[None, :]
+    visible = (key <= query) & (query < packed.subtree_ends[None, :])
+    if window is not None:
+        visible &= depth[:, None] - depth[None, :] < window
+    if chunk is not None:
+        visible &= depth[:, None] // chunk == depth[None, :] // chunk
+    return visible
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packed: PackedTree,
+    *,
+    scale: float,
+    window: int | None = None,
+    chunk: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attend along paths; see `treetrain.attention.api.tree_attention` for the arguments.
+
+    Args:
+        query: [B, H, T, D].
+        key: [B, Hk, T, D].
+        value: [B, Hk, T, Dv].
+        packed: the packed tree of T tokens.
+        scale: factor of the scores.
+        window: depth positions a query reads back, itself included.
+        chunk: size of the blocks of depth positions that do not read each other.
+        softcap: scores become `softcap * tanh(score / softcap)`.
+        sinks: one more score per query head that takes weight and has no value, [H].
+
+    Returns:
+        Attention output, [B, H, T, Dv], dtype of `query`.
+    """
+    groups = query.shape[1] // key.shape[1]
+    wide = torch.promote_types(query.dtype, torch.float32)
+    key = key.repeat_interleave(groups, dim=1).to(wide)
+    value = value.repeat_interleave(groups, dim=1).to(wide)
+    scores = query.to(wide) @ key.transpose(-1, -2) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    visible = find_visibility(packed, window=window, chunk=chunk)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        sink_scores = sinks.to(wide)[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sink_scores], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : key.shape[2]]
+    return (weights @ value).to(query.dtype)

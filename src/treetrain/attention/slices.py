@@ -1,0 +1,221 @@
+"""The rectangle backend: plain dense and causal attention over slices, merged by log-sum-exp.
+
+Every kernel call of `plan` is attention of one rectangle. Outputs of a row's rectangles are merged by
+their log-sum-exp; the backward pass hands each rectangle the merged output and log-sum-exp, which makes
+it exact. Grouped heads are never expanded. Score capping has no fused kernel and is left to `reference`.
+
+Source: the merge and its backward pass are those of ring attention, Liu et al., arXiv:2310.01889.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treetrain.attention.kernels import Kernel, choose_kernel
+from treetrain.attention.plan import Call, plan_calls
+from treetrain.packing.packed_tree import PackedTree
+
+
+def explain_unsupported(
+    device: torch.device, *, softcap: float | None = None, has_sinks: bool = False
+) -> str | None:
+    """Say why this backend cannot compute a layer.
+
+    Args:
+        device: where the layer's tensors live.
+        softcap: cap of the layer's scores, or None.
+        has_sinks: whether the layer has attention sinks.
+
+    Returns:
+        The reason, or None if it can.
+    """
+    del device, has_sinks
+    if softcap is not None:
+        return f"scores capped at {softcap} need a kernel that hands out capped scores"
+    return None
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packed: PackedTree,
+    *,
+    scale: float,
+    window: int | None = None,
+    chunk: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attend along paths; see `treetrain.attention.api.tree_attention` for the arguments.
+
+    Args:
+        query: [B, H, T, D].
+        key: [B, Hk, T, D].
+        value: [B, Hk, T, Dv].
+        packed: the packed tree of T tokens.
+        scale: factor of the scores.
+        window: depth positions a query reads back, itself included.
+        chunk: size of the blocks of depth positions that do not read each other.
+        softcap: must be None; checked by the caller.
+        sinks: one more score per query head that takes weight and has no value, [H].
+
+    Returns:
+        Attention output, [B, H, T, Dv], dtype of `query`; in memory [B, T, H, Dv].
+    """
+    assert softcap is None
+    name = ("slices", window, chunk)
+    if name not in packed.plans:
+        packed.plans[name] = _Rectangles.from_calls(
+            plan_calls(packed.tree, window=window, chunk=chunk)
+        )
+    return _SliceAttention.apply(query, key, value, sinks, packed.plans[name], scale)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rectangles:
+    """A plan's calls, with their masks as additive tensors, made once per dtype and device."""
+
+    calls: list[Call]
+    masks: dict[tuple[int, torch.dtype, torch.device], Tensor]
+
+    @classmethod
+    def from_calls(cls, calls: list[Call]) -> _Rectangles:
+        return cls(calls, {})
+
+    def mask(self, call: Call, like: Tensor) -> Tensor | None:
+        if call.visible is None:
+            return None
+        # Equal masks are one array, so that its identity names it.
+        name = (id(call.visible), like.dtype, like.device)
+        if name not in self.masks:
+            visible = torch.from_numpy(call.visible).to(like.device)
+            hidden = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
+            self.masks[name] = hidden.masked_fill_(~visible, float("-inf"))
+        return self.masks[name]
+
+
+class _SliceAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sinks: Tensor | None,
+        rectangles: _Rectangles,
+        scale: float,
+    ) -> Tensor:
+        kernel = choose_kernel(query.device)
+        wide_query, wide_key, wide_value = _widen(query, key, value)
+        batch, heads, tokens, size = wide_query.shape
+        output = wide_query.new_empty(batch, tokens, heads, size).transpose(1, 2)
+        logsumexp = wide_query.new_empty(batch, tokens, heads).transpose(1, 2)
+        for call in rectangles.calls:
+            rows = slice(call.q_start, call.q_end)
+            part, part_logsumexp = kernel.forward(
+                wide_query[:, :, rows],
+                _gather(wide_key, call),
+                _gather(wide_value, call),
+                causal=call.causal,
+                mask=rectangles.mask(call, wide_query),
+                scale=scale,
+            )
+            if call.local:
+                output[:, :, rows] = part
+                logsumexp[:, :, rows] = part_logsumexp
+            else:
+                _merge(output[:, :, rows], logsumexp[:, :, rows], part, part_logsumexp)
+        if sinks is not None:
+            with_sinks = torch.logaddexp(logsumexp, sinks.to(logsumexp.dtype)[None, :, None])
+            output *= (logsumexp - with_sinks).exp_()[..., None]
+            logsumexp = with_sinks
+        output = output[..., : value.shape[-1]].to(query.dtype)
+        ctx.save_for_backward(query, key, value, sinks, output, logsumexp)
+        ctx.rectangles, ctx.scale = rectangles, scale
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, sinks, output, logsumexp = ctx.saved_tensors
+        kernel: Kernel = choose_kernel(query.device)
+        wide_query, wide_key, wide_value = _widen(query, key, value)
+        size = wide_query.shape[-1]
+        wide_output = _pad(output.to(wide_query.dtype), size)
+        grad = _pad(grads[0].to(wide_query.dtype), size)
+        grad_query = torch.empty_like(wide_query)
+        grad_key = torch.zeros_like(wide_key)
+        grad_value = torch.zeros_like(wide_value)
+        for call in ctx.rectangles.calls:
+            rows = slice(call.q_start, call.q_end)
+            part_query, part_key, part_value = kernel.backward(
+                grad[:, :, rows],
+                wide_query[:, :, rows],
+                _gather(wide_key, call),
+                _gather(wide_value, call),
+                wide_output[:, :, rows],
+                logsumexp[:, :, rows],
+                causal=call.causal,
+                mask=ctx.rectangles.mask(call, wide_query),
+                scale=ctx.scale,
+            )
+            if call.local:
+                grad_query[:, :, rows] = part_query
+            else:
+                grad_query[:, :, rows] += part_query
+            for keys, place in _places(call):
+                grad_key[:, :, keys] += part_key[:, :, place]
+                grad_value[:, :, keys] += part_value[:, :, place]
+        grad_sinks = None
+        if sinks is not None:
+            weight = (sinks.to(logsumexp.dtype)[None, :, None] - logsumexp).exp()
+            grad_sinks = -(weight * (grad * wide_output).sum(-1)).sum((0, 2)).to(sinks.dtype)
+        return (
+            grad_query[..., : query.shape[-1]].to(query.dtype),
+            grad_key[..., : key.shape[-1]].to(key.dtype),
+            grad_value[..., : value.shape[-1]].to(value.dtype),
+            grad_sinks,
+            None,
+            None,
+        )
+
+
+def _widen(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Bring queries, keys and values to one head size and to float32 or wider.
+
+    The kernels want one head size; half precision is computed in float32, so that merging rectangles
+    adds no rounding of its own.
+    """
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    size = max(query.shape[-1], value.shape[-1])
+    return _pad(query.to(dtype), size), _pad(key.to(dtype), size), _pad(value.to(dtype), size)
+
+
+def _pad(tensor: Tensor, size: int) -> Tensor:
+    missing = size - tensor.shape[-1]
+    return torch.nn.functional.pad(tensor, (0, missing)) if missing else tensor
+
+
+def _gather(tensor: Tensor, call: Call) -> Tensor:
+    parts = [tensor[:, :, start:end] for start, end in call.keys]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+
+def _places(call: Call) -> Iterator[tuple[slice, slice]]:
+    """Each key interval of a call, and where its keys stand among the call's keys."""
+    first = 0
+    for start, end in call.keys:
+        yield slice(start, end), slice(first, first + end - start)
+        first += end - start
+
+
+def _merge(output: Tensor, logsumexp: Tensor, part: Tensor, part_logsumexp: Tensor) -> None:
+    """Merge one rectangle's result into the rows' result, in place."""
+    weight = torch.sigmoid(part_logsumexp - logsumexp)
+    output.lerp_(part, weight[..., None])
+    torch.logaddexp(logsumexp, part_logsumexp, out=logsumexp)

@@ -1,0 +1,1 @@
+"""Hugging Face models on packed trees: the lowest floor that knows transformers."""

@@ -1,0 +1,97 @@
+"""The map from hidden states to logits, without the rest of the model.
+
+Logits are not always the output layer of hidden states: some models scale or cap them. What the config
+names is tried, and what reproduces the model's own logits is used; a head that nothing reproduces is
+refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from treetrain.errors import UnsupportedModelError
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """Logits of hidden states.
+
+    Attributes:
+        layer: the model's output layer.
+        scale: factor of the layer's output.
+        softcap: logits become `softcap * tanh(logits / softcap)`; None for none.
+    """
+
+    layer: nn.Module
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Compute logits.
+
+        Args:
+            hidden: hidden states, [n, C].
+
+        Returns:
+            Logits, [n, V], float32 or wider.
+        """
+        logits = self.layer(hidden)
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = torch.tanh(logits / self.softcap) * self.softcap
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Parameters of the output layer, trained or not."""
+        return list(self.layer.parameters())
+
+
+def find_head(model: PreTrainedModel, hidden: Tensor, logits: Tensor) -> Head:
+    """Find the head that reproduces a model's own logits.
+
+    Args:
+        model: the model.
+        hidden: hidden states of a few tokens as the head receives them, [n, C].
+        logits: the model's own logits of these tokens, [n, V].
+
+    Returns:
+        The head.
+
+    Raises:
+        UnsupportedModelError: if the model has no output layer, or if none of the scales and caps that
+            its config names gives its logits.
+    """
+    layer = model.get_output_embeddings()
+    if layer is None:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has no output layer (get_output_embeddings() is None); "
+            "load it as a causal language model, AutoModelForCausalLM"
+        )
+    config = model.config.get_text_config()
+    scales = [1.0]
+    if (factor := getattr(config, "logit_scale", None)) is not None:
+        scales.append(float(factor))
+    if divisor := getattr(config, "logits_scaling", None):
+        scales.append(1.0 / divisor)
+    caps = [None, getattr(config, "final_logit_softcapping", None)]
+    expected = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    tolerance = 8 * torch.finfo(logits.dtype).eps * max(float(expected.abs().max()), 1e-6)
+    closest = float("inf")
+    for scale in scales:
+        for softcap in dict.fromkeys(caps):
+            head = Head(layer, scale, softcap)
+            with torch.no_grad():
+                error = float((head(hidden) - expected).abs().max())
+            closest = min(closest, error)
+            if error <= tolerance:
+                return head
+    raise UnsupportedModelError(
+        f"{type(model).__name__} computes logits that its output layer does not give (closest: off by "
+        f"{closest:.2g}, allowed {tolerance:.2g}), and its config names no scale or cap that explains it"
+    )

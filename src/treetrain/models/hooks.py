@@ -1,0 +1,227 @@
+"""The attention function that transformers calls, and the tree that reaches it.
+
+The tree travels as a keyword of the model's forward pass, `prefix_tree`, which decoder layers hand down
+to the attention function and which survives gradient checkpointing of both kinds. A call without the
+keyword goes to the implementation that the model had before.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from treetrain.attention.api import tree_attention
+from treetrain.errors import UnsupportedModelError
+from treetrain.packing.packed_tree import PackedTree
+
+#: Names under which the attention function is registered, by the implementation it stands in for.
+#: transformers tests names for parts such as "sdpa" or "flash", so that ours hold none of them.
+REGISTERED_NAMES = {"sdpa": "treetrain_over_fused", "eager": "treetrain_over_plain"}
+
+#: Keywords of an attention call that do not change what it computes on a tree.
+_HARMLESS_KEYWORDS = frozenset(
+    {
+        "cache",
+        "cache_position",
+        "is_causal",
+        "layer_idx",
+        "max_seqlen_k",
+        "max_seqlen_q",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "past_key_values",
+        "position_embeddings",
+        "position_ids",
+        "return_dict",
+        # The mask says where a window is; see `probe`.
+        "sliding_window",
+        "use_cache",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one attention layer computes.
+
+    Attributes:
+        backend: name of the attention backend.
+        window: depth positions a query reads back, itself included; None for all.
+        chunk: size of the blocks of depth positions that do not read each other; None for one block.
+    """
+
+    backend: str
+    window: int | None
+    chunk: int | None
+
+
+@dataclass(eq=False)
+class TreeCall:
+    """One forward pass on a packed tree; the value of the keyword `prefix_tree`.
+
+    Attributes:
+        packed: the packed tree.
+        layers: what each attention module of the model computes.
+        seen: attention modules that received this call.
+    """
+
+    packed: PackedTree
+    layers: dict[nn.Module, Layer]
+    seen: set[nn.Module] = field(default_factory=set)
+
+    def check_complete(self) -> None:
+        """Make sure that every attention layer saw the tree.
+
+        Raises:
+            UnsupportedModelError: if one did not.
+        """
+        missed = [name_module(module) for module in self.layers if module not in self.seen]
+        if missed:
+            raise UnsupportedModelError(
+                f"{len(missed)} of {len(self.layers)} attention layers did not receive the tree "
+                f"(first: {missed[0]}); this model drops keywords between its layers and its "
+                "attention, and cannot be trained on trees"
+            )
+
+
+def name_module(module: nn.Module) -> str:
+    """Name a module for messages.
+
+    Args:
+        module: an attention module.
+
+    Returns:
+        Its class and, where it has one, its layer index.
+    """
+    index = getattr(module, "layer_idx", None)
+    return type(module).__name__ + ("" if index is None else f" of layer {index}")
+
+
+def make_sentinel(device: torch.device) -> Tensor:
+    """Make the mask that a tree call hands to the model.
+
+    transformers returns a 4-D mask untouched, so that it builds none of its own and reads no packing
+    into the depth positions.
+
+    Args:
+        device: where the model's inputs live.
+
+    Returns:
+        True, bool [1, 1, 1, 1].
+    """
+    return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
+
+
+def find_original(implementation: str, module: nn.Module) -> Callable[..., Any]:
+    """Find the attention function that a module called before it was prepared.
+
+    Args:
+        implementation: transformers' name of the implementation.
+        module: the attention module; "eager" is a function of the file that its forward stands in.
+
+    Returns:
+        The attention function.
+
+    Raises:
+        UnsupportedModelError: if the module's file has no eager attention function.
+    """
+    if implementation != "eager":
+        return ALL_ATTENTION_FUNCTIONS[implementation]
+    forward = inspect.unwrap(type(module).forward)
+    function = getattr(forward, "__globals__", {}).get("eager_attention_forward")
+    if function is None:
+        raise UnsupportedModelError(
+            f"{name_module(module)} has no eager_attention_forward beside it; "
+            "load the model with attn_implementation='sdpa'"
+        )
+    return function
+
+
+def register_attention() -> None:
+    """Register the attention function with transformers, once for each implementation it stands in for."""
+    for original, name in REGISTERED_NAMES.items():
+        if name not in ALL_ATTENTION_FUNCTIONS.valid_keys():
+            AttentionInterface.register(name, _stand_in(original))
+            AttentionMaskInterface.register(name, AttentionMaskInterface()[original])
+
+
+def _stand_in(original: str) -> Callable[..., Any]:
+    def attend(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        prefix_tree: TreeCall | None = None,
+        **keywords: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        if prefix_tree is None:
+            function = find_original(original, module)
+            return function(module, query, key, value, attention_mask, **keywords)
+        return _attend_tree(
+            module, query, key, value, attention_mask=attention_mask, call=prefix_tree, **keywords
+        )
+
+    return attend
+
+
+def _attend_tree(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attention_mask: Tensor | None,
+    call: TreeCall,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    name = name_module(module)
+    if module not in call.layers:
+        raise UnsupportedModelError(
+            f"{name} was not there when prepare(model) looked; prepare again"
+        )
+    if attention_mask is not None and attention_mask.shape != (1, 1, 1, 1):
+        raise UnsupportedModelError(
+            f"{name} got a mask of shape {list(attention_mask.shape)} in a tree call; the model "
+            "builds a mask of its own that would cut branches off their prefix"
+        )
+    if dropout:
+        raise UnsupportedModelError(
+            f"{name} drops {dropout} of its attention weights; a shared token cannot be dropped "
+            "differently for each sequence: set the dropout to 0 in the config or call model.eval()"
+        )
+    unknown = [
+        key for key, value in others.items() if key not in _HARMLESS_KEYWORDS and value is not None
+    ]
+    if unknown:
+        raise UnsupportedModelError(
+            f"{name} hands {unknown} to its attention, which no backend knows how to compute on a tree"
+        )
+    layer = call.layers[module]
+    output = tree_attention(
+        query,
+        key,
+        value,
+        call.packed,
+        backend=layer.backend,
+        scale=scaling,
+        window=layer.window,
+        chunk=layer.chunk,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    call.seen.add(module)
+    return output.transpose(1, 2), None

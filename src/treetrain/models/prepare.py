@@ -1,0 +1,279 @@
+"""Preparing a Hugging Face causal model for packed trees, and giving it back as it was.
+
+Nothing global is patched and no weight is touched: the model's attention implementation is switched to
+one registered under a name of ours, which hands plain calls to the implementation it replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from treetrain.errors import UnsupportedModelError
+from treetrain.models.guards import (
+    check_depth,
+    check_dropouts,
+    check_layers,
+    check_model,
+    find_dropouts,
+)
+from treetrain.models.head import Head, find_head
+from treetrain.models.hooks import (
+    REGISTERED_NAMES,
+    Layer,
+    TreeCall,
+    make_sentinel,
+    register_attention,
+)
+from treetrain.models.implementation import (
+    find_implementations,
+    restore_implementations,
+)
+from treetrain.models.probe import probe_layers
+from treetrain.packing.packed_tree import PackedTree, pack_tree
+from treetrain.tree.build import build_prefix_tree
+
+_ATTRIBUTE = "_treetrain_prepared"
+
+
+class PreparedModel:
+    """A model that computes packed trees; made by `prepare`.
+
+    Attributes:
+        model: the model itself, usable as before.
+        decoder: the part of it that returns hidden states.
+        head: the map from hidden states to logits.
+        layers: what each attention module computes.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        decoder: nn.Module,
+        *,
+        head: Head,
+        layers: dict[nn.Module, Layer],
+    ) -> None:
+        self.model = model
+        self.decoder = decoder
+        self.head = head
+        self.layers = layers
+        self._dropouts = find_dropouts(model)
+        self._originals: list[tuple[object, str | None]] | None = None
+
+    def __repr__(self) -> str:
+        backends = sorted({layer.backend for layer in self.layers.values()})
+        return (
+            f"PreparedModel({type(self.model).__name__}, {len(self.layers)} attention layers, "
+            f"{' and '.join(backends)})"
+        )
+
+    @property
+    def active(self) -> bool:
+        """Whether the model computes trees now: prepared and not undone."""
+        return self._originals is not None
+
+    def activate(self) -> None:
+        """Switch the model to tree attention; does nothing where it is already."""
+        if self.active:
+            return
+        self._originals = find_implementations(self.model)
+        original = self.model.config.get_text_config()._attn_implementation
+        self.model.set_attn_implementation(REGISTERED_NAMES[original])
+        setattr(self.model, _ATTRIBUTE, self)
+
+    def undo(self) -> None:
+        """Give the model back as it was; does nothing the second time."""
+        if self._originals is None:
+            return
+        restore_implementations(self._originals)
+        self._originals = None
+        delattr(self.model, _ATTRIBUTE)
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Give the model back as it was for a while, for a baseline.
+
+        Yields:
+            Nothing.
+        """
+        was_active = self.active
+        self.undo()
+        try:
+            yield
+        finally:
+            if was_active:
+                self.activate()
+
+    def hidden_states(self, packed: PackedTree) -> Tensor:
+        """Compute the hidden states of every packed token, as the head receives them.
+
+        Args:
+            packed: the packed tree, on the model's device.
+
+        Returns:
+            Hidden states, [T, C], dtype of the model.
+
+        Raises:
+            ValueError: if the model was undone, or if tree and model are on different devices.
+            UnsupportedModelError: if a layer did not see the tree, if something would be dropped at
+                random, or if a position embedding cannot serve the tree's depth.
+        """
+        if not self.active:
+            raise ValueError("the model was given back by undo(); call prepare(model) again")
+        embedding = self.model.get_input_embeddings()
+        if packed.num_tokens == 0:
+            return embedding(packed.tokens)[0]
+        check_dropouts(self._dropouts)
+        check_depth(self.model, int(packed.tree.depth_positions.max()) + 1)
+        call = TreeCall(packed, self.layers)
+        output = self.decoder(
+            input_ids=packed.tokens,
+            attention_mask=make_sentinel(packed.device),
+            position_ids=packed.depth_positions,
+            use_cache=False,
+            prefix_tree=call,
+        )
+        call.check_complete()
+        return output[0][0]
+
+
+def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
+    """Prepare a Hugging Face causal model for packed trees.
+
+    Plain calls (evaluation, padded batches, generate) stay what they were. The model is checked on a
+    tree of a few tokens against its own plain calls, so that a model which would be wrong is refused
+    here.
+
+    Args:
+        model: a causal language model with attention implementation "sdpa" or "eager".
+        backend: attention backend by name, "slices" or "reference"; "auto" takes for each layer the
+            first that supports it.
+
+    Returns:
+        The handle, with `undo()`. Preparing a prepared model with the same backend checks it anew.
+
+    Raises:
+        TypeError: if `model` is no Hugging Face model.
+        ValueError: if no backend has that name.
+        UnsupportedModelError: if the model, or a layer under the named backend, cannot be computed
+            exactly on a tree.
+
+    Example:
+        >>> from treetrain.testing.models import make_tiny_model
+        >>> model = make_tiny_model("llama")
+        >>> handle = prepare(model)
+        >>> handle
+        PreparedModel(LlamaForCausalLM, 4 attention layers, slices)
+        >>> handle.undo()
+    """
+    if isinstance(before := getattr(model, _ATTRIBUTE, None), PreparedModel):
+        before.undo()
+    check_model(model)
+    assert isinstance(model, PreTrainedModel)
+    register_attention()
+    decoder = model.base_model
+    if decoder is model:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has no decoder below it; load it as a causal language model, "
+            "AutoModelForCausalLM"
+        )
+    with _calm(model):
+        sequences = _check_sequences(model)
+        tokens = torch.tensor(sequences[0], device=model.device)[None]
+        implementation = model.config.get_text_config()._attn_implementation
+        layers = probe_layers(
+            model, decoder, tokens, implementation=implementation, backend=backend
+        )
+        check_layers(model, len(layers))
+        with torch.no_grad():
+            hidden = decoder(input_ids=tokens, use_cache=False)[0][0]
+            logits = model(input_ids=tokens, use_cache=False).logits[0]
+        prepared = PreparedModel(
+            model, decoder, head=find_head(model, hidden, logits), layers=layers
+        )
+        _check_on_tree(prepared, sequences)
+    prepared.activate()
+    return prepared
+
+
+def find_prepared(model: nn.Module) -> PreparedModel:
+    """Find the handle of a prepared model.
+
+    Args:
+        model: a model that `prepare` was called on.
+
+    Returns:
+        Its handle.
+
+    Raises:
+        ValueError: if `prepare` was not called, or undone.
+    """
+    prepared = getattr(model, _ATTRIBUTE, None)
+    if not isinstance(prepared, PreparedModel):
+        raise ValueError(
+            f"model must be prepared, got a plain {type(model).__name__}; call treetrain.prepare(model)"
+        )
+    return prepared
+
+
+@contextmanager
+def _calm(model: nn.Module) -> Iterator[None]:
+    """Put a model in eval mode for a while, each module then as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _check_sequences(model: PreTrainedModel) -> list[list[int]]:
+    """Sequences whose tree has depth 3, a strict prefix, uneven siblings and two roots."""
+    config = model.config.get_text_config()
+    special = {config.pad_token_id, config.bos_token_id, config.eos_token_id}
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(config.vocab_size, generator=generator).tolist()
+    ids = [token for token in order if token not in special][:16] or [0]
+    a, b, c, d, e, f, g, h = (ids[(2 * place) % len(ids)] for place in range(8))
+    return [
+        [a, b, c, d, e, f],
+        [a, b, c, g],
+        [a, b, c, d, h, a, b],
+        [a, b, c, d],
+        [a, b, e, e, f],
+        [g, h, a],
+    ]
+
+
+def _check_on_tree(prepared: PreparedModel, sequences: list[list[int]]) -> None:
+    """Compare the model's logits on a small tree with its own on each sequence alone."""
+    model = prepared.model
+    tree = build_prefix_tree(sequences)
+    error = largest = 0.0
+    with torch.no_grad():
+        prepared.activate()
+        try:
+            logits = prepared.head(prepared.hidden_states(pack_tree(tree, model.device)))
+        finally:
+            prepared.undo()
+        for number, sequence in enumerate(sequences):
+            tokens = torch.tensor(sequence, device=model.device)[None]
+            alone = model(input_ids=tokens, use_cache=False).logits[0].to(logits.dtype)
+            positions = torch.from_numpy(tree.positions(number).copy()).to(logits.device)
+            error = max(error, float((logits[positions] - alone).abs().max()))
+            largest = max(largest, float(alone.abs().max()))
+    # Models compute parts in float32 whatever their dtype, float64 ones too.
+    exact = model.dtype in (torch.float64, torch.float32)
+    allowed = (1e-4 if exact else 6e-2) * largest
+    if not error <= allowed:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} gives other logits on a tree than on each sequence alone (off by "
+            f"{error:.2g}, allowed {allowed:.2g}); something in it depends on packed order, for "
+            "example positions it counts itself or a layer that mixes neighbouring tokens"
+        )

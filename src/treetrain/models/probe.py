@@ -1,0 +1,143 @@
+"""What the attention layers of a model compute, found by watching one plain call of a few tokens.
+
+Windows and chunks are read off the mask functions that transformers builds for each layer, evaluated far
+beyond the few tokens, so that neither the model's type nor its config's spelling matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from treetrain.attention.api import choose_backend
+from treetrain.errors import UnsupportedModelError
+from treetrain.models.hooks import Layer, find_original, name_module
+from treetrain.models.implementation import using_implementation
+
+_PROBE_NAME = "treetrain_probe"
+#: Positions at which mask functions are evaluated; windows and chunks beyond bind no tree of this depth.
+_FAR = 1 << 20
+
+
+@dataclass
+class _Seen:
+    mask: Tensor | None
+    softcap: float | None
+    has_sinks: bool
+    query: Tensor
+
+
+def probe_layers(
+    model: PreTrainedModel, decoder: nn.Module, tokens: Tensor, *, implementation: str, backend: str
+) -> dict[nn.Module, Layer]:
+    """Find the attention modules of a model, and the window, chunk and backend of each.
+
+    Args:
+        model: the model, in eval mode, with its own attention implementation.
+        decoder: the part that returns hidden states.
+        tokens: a few token ids, [1, n] int64.
+        implementation: the model's own attention implementation, "sdpa" or "eager".
+        backend: name of an attention backend, or "auto".
+
+    Returns:
+        What each attention module computes, in the order they were called.
+
+    Raises:
+        UnsupportedModelError: if a layer's mask is not causal with at most a window and a chunk, if a
+            module attends more than once, or if the backend refuses a layer.
+    """
+    seen: dict[nn.Module, _Seen] = {}
+    masks: dict[int, Callable[..., Any]] = {}
+    build_mask = AttentionMaskInterface()[implementation]
+
+    def watch_mask(*args: Any, **keywords: Any) -> Tensor | None:
+        # A skipped mask is None and could not be told apart from any other.
+        mask = build_mask(*args, **{**keywords, "allow_is_causal_skip": False})
+        if mask is not None:
+            masks[id(mask)] = keywords["mask_function"]
+        return mask
+
+    def watch_attention(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **keywords: Any,
+    ) -> Any:
+        if module in seen:
+            raise UnsupportedModelError(
+                f"{name_module(module)} attends more than once in one forward pass"
+            )
+        seen[module] = _Seen(
+            attention_mask, keywords.get("softcap"), keywords.get("s_aux") is not None, query
+        )
+        return find_original(implementation, module)(
+            module, query, key, value, attention_mask, **keywords
+        )
+
+    AttentionInterface.register(_PROBE_NAME, watch_attention)
+    AttentionMaskInterface.register(_PROBE_NAME, watch_mask)
+    try:
+        with using_implementation(model, _PROBE_NAME), torch.no_grad():
+            decoder(input_ids=tokens, use_cache=False)
+    finally:
+        del AttentionInterface._global_mapping[_PROBE_NAME]
+        del AttentionMaskInterface._global_mapping[_PROBE_NAME]
+
+    layers: dict[nn.Module, Layer] = {}
+    for module, what in seen.items():
+        if what.mask is None or id(what.mask) not in masks:
+            raise UnsupportedModelError(
+                f"{name_module(module)} attends with a mask that transformers' mask functions did not "
+                "build, so that its visibility is unknown"
+            )
+        window, chunk = _read_mask(masks[id(what.mask)], module)
+        name = choose_backend(
+            backend, what.query.device, softcap=what.softcap, has_sinks=what.has_sinks
+        )
+        layers[module] = Layer(name, window, chunk)
+    return layers
+
+
+def _read_mask(
+    mask_function: Callable[..., Any], module: nn.Module
+) -> tuple[int | None, int | None]:
+    """Read window and chunk off a mask function, and make sure that nothing else is in it."""
+    zero = torch.zeros((), dtype=torch.int64)
+
+    def row(position: int) -> Tensor:
+        """Visibility of positions 0 .. position + 1 for the query at `position`."""
+        keys = torch.arange(position + 2)
+        visible = mask_function(zero, zero, torch.tensor(position), keys)
+        return torch.as_tensor(visible).expand(keys.shape)
+
+    far = row(_FAR - 1)
+    reach = int(far.flip(0)[1:].long().cumprod(0).sum())
+    window = chunk = None
+    if reach < _FAR:
+        # A window reaches as far from every position; a chunk starts anew at its own multiples.
+        if int(row(_FAR - 2).flip(0)[1:].long().cumprod(0).sum()) == reach:
+            window = reach
+        else:
+            config = getattr(module, "config", None)
+            chunk = getattr(config, "attention_chunk_size", None)
+    for position in (0, 1, 2, 7, 100, 4095, 8192, 100_003, _FAR - 1):
+        keys = torch.arange(position + 2)
+        expected = keys <= position
+        if window is not None:
+            expected &= position - keys < window
+        if chunk is not None:
+            expected &= keys // chunk == position // chunk
+        if not torch.equal(row(position), expected):
+            raise UnsupportedModelError(
+                f"{name_module(module)} has a mask that is not causal with at most a window or a "
+                "chunk (a prefix or a block read in both directions?); it cannot be trained on trees"
+            )
+    return window, chunk
