@@ -28,7 +28,7 @@ class Sample:
 
     Args:
         tokens: token ids, [L]; list, array or tensor of integers in 0 .. 2^31 - 1.
-        weights: weight of each token as a target, [L], or a mask of booleans or 0 and 1; None: all 1.
+        weights: weight of each token as a target, [L], or a mask of booleans or 0 and 1; None: ones.
         attention_mask: 1 or True for real tokens, 0 or False for padding, [L]; padded places are
             removed from tokens, weights, keys and a per-token advantage.
         keys: second integer of each token, [L].
@@ -38,8 +38,8 @@ class Sample:
         source: file and line of the sequence, put before every error message.
 
     Raises:
-        ValueError: an argument has the wrong rank, length or value; the first index is named.
-        TypeError: an argument has the wrong type of number.
+        ValueError: an argument has the wrong rank, length or value; the first index is named. The
+            wrong type of number is a TypeError.
 
     Attributes:
         tokens: token ids, [L] int64; padded places are already gone.
