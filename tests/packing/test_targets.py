@@ -21,7 +21,7 @@ def split(rows):
 
 
 def expected_weights(rows):
-    """Weight of each (prefix, token) that some sequence trains, from the list of sequences alone."""
+    """Weight of each (prefix, token) that some sequence trains, from the sequences alone."""
     weights = defaultdict(float)
     for row in rows:
         tokens = tuple(token for token, _ in row)

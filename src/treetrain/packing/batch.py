@@ -31,8 +31,8 @@ class Batch:
         targets: the distinct targets that at least one sequence trains, and the flat edges.
         samples: the sequences, S of them, in the caller's order.
         indices: which of the caller's samples each sequence is, [S] int64, ascending.
-        duplicated_tokens: tree tokens that this batch computes again because a group larger than the
-            token budget was split and an earlier batch holds the same prefix.
+        duplicated_tokens: tree tokens that this batch computes again because a group larger than
+            the token budget was split and an earlier batch holds the same prefix.
         exceeds_budget: whether the batch is a sequence longer than the token budget.
     """
 
@@ -88,7 +88,7 @@ class Batch:
 
     @cached_property
     def flat_places(self) -> Tensor:
-        """Packed index of each token of each sequence, in input order, [sum of L] int64, on device."""
+        """Packed index of each token of each sequence, [sum of L] int64, on the batch's device."""
         return torch.tensor(self.tree.all_positions()[0], device=self.device)
 
     def __repr__(self) -> str:
@@ -118,7 +118,8 @@ def pack(samples: Iterable[Sample | ArrayLike]) -> Batch:
     different groups share no tokens and do not see each other. Sequences keep the caller's order.
 
     Args:
-        samples: samples, or bare token ids (list, array or tensor), of which every token is trained.
+        samples: samples, or bare token ids (list, array or tensor), of which every token is
+            trained.
 
     Returns:
         The batch, on the CPU.
@@ -181,12 +182,13 @@ def build_group_tree(samples: Sequence[Sample], members: Ints) -> PrefixTree:
     Raises:
         ValueError: some of the group's samples have keys and others have none.
     """
-    chosen = [samples[index] for index in members]
+    places: list[int] = members.tolist()
+    chosen = [samples[index] for index in places]
     keys = [sample.keys for sample in chosen if sample.keys is not None]
     if not keys:
         return build_prefix_tree([sample.tokens for sample in chosen])
     if len(keys) < len(chosen):
-        missing = next(index for index in members if samples[index].keys is None)
+        missing = next(index for index in places if samples[index].keys is None)
         raise ValueError(
             f"samples of one group must all have keys or none, got none for samples[{missing}] of "
             f"group {samples[missing].group!r}; give it keys of 0 or a group of its own"
@@ -227,7 +229,8 @@ def assemble(
     indices = indices[order]
     if (order[1:] < order[:-1]).any():
         forest = dataclasses.replace(forest, sequence_nodes=forest.sequence_nodes[order])
-    chosen = tuple(samples[index] for index in indices)
+    places: list[int] = indices.tolist()
+    chosen = tuple(samples[index] for index in places)
     return Batch(
         packed=pack_tree(forest),
         targets=find_targets(forest, flat_weights(chosen)),

@@ -1,8 +1,8 @@
 """Samples cut into batches under a token budget counted in tree tokens.
 
 Groups are the unit; only a group that is larger than the budget is split, and then the prefixes its
-parts share are computed once per part. Cutting a tree without computing anything twice is the task of
-partitioning, not of this file.
+parts share are computed once per part. Cutting a tree without computing anything twice is the task
+of partitioning, not of this file.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class _Part:
 def pack_batches(samples: Iterable[Sample | ArrayLike], *, max_tokens: int) -> list[Batch]:
     """Pack samples into as few rows as a simple rule finds, under a budget of tree tokens.
 
-    Each group goes whole into the first batch that has room for it. A group larger than the budget is
-    split along its depth-first order of sequences; the prefix that a part shares with an earlier one is
-    computed again and counted in `Batch.duplicated_tokens`. A single sequence longer than the budget is
-    neither refused nor shortened: it is a batch of its own with `Batch.exceeds_budget` set.
+    Each group goes whole into the first batch that has room for it. A group larger than the budget
+    is split along its depth-first order of sequences; the prefix that a part shares with an earlier
+    one is computed again and counted in `Batch.duplicated_tokens`. A single sequence longer than
+    the budget is neither refused nor shortened: it is a batch of its own with
+    `Batch.exceeds_budget` set.
 
     Args:
         samples: samples, or bare token ids, of which every token is trained.
@@ -48,7 +49,7 @@ def pack_batches(samples: Iterable[Sample | ArrayLike], *, max_tokens: int) -> l
 
     Example:
         >>> batches = pack_batches([[1, 2, 3], [1, 2, 4], [1, 2, 5]], max_tokens=4)
-        >>> [(batch.indices.tolist(), batch.num_tokens, batch.duplicated_tokens) for batch in batches]
+        >>> [(b.indices.tolist(), b.num_tokens, b.duplicated_tokens) for b in batches]
         [([0, 1], 4, 0), ([2], 3, 2)]
     """
     if max_tokens < 1:
@@ -102,8 +103,8 @@ def _split_group(
 
 def _added_tokens(tree: PrefixTree, order: Ints) -> Ints:
     """Tokens of each sequence's path, in depth-first order, that no earlier sequence passes."""
-    # Nodes below a node are an interval that starts with it, so the first sequence through node n is
-    # the first one that ends at n or later.
+    # Nodes below a node are an interval that starts with it, so the first sequence through node n
+    # is the first one that ends at n or later.
     firsts = np.searchsorted(tree.sequence_nodes[order], np.arange(tree.num_nodes))
     return np.bincount(firsts, weights=tree.node_lengths, minlength=len(order)).astype(np.int64)
 

@@ -18,13 +18,14 @@ from treetrain.tree.prefix_tree import PrefixTree
 class PackedTree:
     """A tree's packed row on a device.
 
-    An ordinary object, hashable by identity, so that it travels as a keyword through a model's forward
-    pass and through gradient checkpointing, which hand over unknown objects untouched.
+    An ordinary object, hashable by identity, so that it travels as a keyword through a model's
+    forward pass and through gradient checkpointing, which hand over unknown objects untouched.
 
     Attributes:
         tree: the prefix tree, on the host.
         tokens: token ids in packed order, [1, T] int64.
-        depth_positions: place of each token on its path, [1, T] int64; what position embeddings take.
+        depth_positions: place of each token on its path, [1, T] int64; what position embeddings
+            take.
         subtree_ends: packed index one past the last token below each token, [T] int64.
         plans: what attention backends have worked out for this tree on this device, under keys of
             their own; it lives and dies with the packed tree. `to` starts with an empty one.

@@ -16,8 +16,8 @@ def recover_sequences(
 ) -> list[Tensor]:
     """Give each sequence its values of a packed row.
 
-    A token or target that several sequences share is handed to each of them; in the backward pass their
-    gradients are summed onto it.
+    A token or target that several sequences share is handed to each of them; in the backward pass
+    their gradients are summed onto it.
 
     Args:
         values: per token: [T, ...] in packed order. Per target: [M, ...] in the order of
@@ -28,8 +28,8 @@ def recover_sequences(
             from it.
 
     Returns:
-        One tensor per sequence in input order: [L, ...] per token; [max(L - 1, 0), ...] per target, its
-        entry i for the token at place i + 1.
+        One tensor per sequence in input order: [L, ...] per token; [max(L - 1, 0), ...] per target,
+        its entry i for the token at place i + 1.
 
     Raises:
         ValueError: `values` has not one row per token or target, or `per` is unknown.
@@ -43,7 +43,7 @@ def recover_sequences(
     if per == "token":
         _check_rows(values, batch.num_tokens, "token")
         flat = values.index_select(0, batch.flat_places)
-        return list(flat.split(batch.tree.sequence_lengths.tolist()))
+        return list(torch.split(flat, batch.tree.sequence_lengths.tolist()))
     if per == "target":
         edges = recover_edges(values, batch.targets, batch.target_tensors, fill=fill)
         return split_edges(edges, batch.targets)
@@ -80,7 +80,7 @@ def split_edges(edges: Tensor, targets: Targets) -> list[Tensor]:
     Returns:
         One tensor per sequence in input order, [max(L - 1, 0), ...]; views of `edges`.
     """
-    return list(edges.split(targets.edge_lengths.tolist()))
+    return list(torch.split(edges, targets.edge_lengths.tolist()))
 
 
 def _check_rows(values: Tensor, rows: int, unit: str) -> None:

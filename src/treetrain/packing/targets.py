@@ -1,8 +1,8 @@
 """Loss terms of a packed tree: which packed index predicts which token, with what weight, for whom.
 
-Everything here lives on the host as exact integers and float64; `TargetTensors` is the part that the
-head needs on a device. Labels are never shifted in packed order: a token's predictor is its predecessor
-on the path.
+Everything here lives on the host as exact integers and float64; `TargetTensors` is the part that
+the head needs on a device. Labels are never shifted in packed order: a token's predictor is its
+predecessor on the path.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class TargetTensors:
 class Targets:
     """Distinct targets of a packed tree and the flat edges that share them.
 
-    A flat edge is one (sequence, place >= 1): the token at that place, predicted from the one before. A
-    target is what edges of several sequences at one packed index have in common. Targets stand in the
-    order of their predictors, then of their packed indices, so that the targets of a stretch of
-    predictors are a stretch too. Arrays are numpy arrays on the host.
+    A flat edge is one (sequence, place >= 1): the token at that place, predicted from the one
+    before. A target is what edges of several sequences at one packed index have in common. Targets
+    stand in the order of their predictors, then of their packed indices, so that the targets of a
+    stretch of predictors are a stretch too. Arrays are numpy arrays on the host.
 
     Attributes:
         packed_indices: packed index of each target's token, [M] int64.
@@ -96,10 +96,7 @@ class Targets:
                 f"values must have one entry per flat edge, [{len(self.edge_targets)}], got shape "
                 f"{values.shape}"
             )
-        has_target = self.edge_targets >= 0
-        return np.bincount(
-            self.edge_targets[has_target], weights=values[has_target], minlength=len(self)
-        )
+        return _sum_onto(self.edge_targets, values, len(self))
 
     def tensors(self, device: torch.device | str) -> TargetTensors:
         """Copy what the head and the recovery need to a device.
@@ -122,8 +119,8 @@ class Targets:
 def find_targets(tree: PrefixTree, weights: Floats, *, untrained: bool = False) -> Targets:
     """Find the distinct targets of a tree.
 
-    A token is a target if at least one sequence through it gives it a weight other than 0, even where
-    the weights of several sequences cancel.
+    A token is a target if at least one sequence through it gives it a weight other than 0, even
+    where the weights of several sequences cancel.
 
     Args:
         tree: the prefix tree.
@@ -154,7 +151,8 @@ def find_targets(tree: PrefixTree, weights: Floats, *, untrained: bool = False) 
     places, offsets = tree.all_positions()
     if weights.shape != places.shape:
         raise ValueError(
-            f"weights must have one entry per flat token, [{len(places)}], got shape {weights.shape}"
+            f"weights must have one entry per flat token, [{len(places)}], got shape "
+            f"{weights.shape}"
         )
     lengths = np.diff(offsets)
     is_edge = np.ones(len(places), bool)
@@ -172,17 +170,12 @@ def find_targets(tree: PrefixTree, weights: Floats, *, untrained: bool = False) 
     target_of_token[packed_indices] = np.arange(len(packed_indices))
     edge_targets = target_of_token[edge_places]
 
-    has_target = edge_targets >= 0
     distinct, firsts, inverse = np.unique(predictors, return_index=True, return_inverse=True)
     return Targets(
         packed_indices=packed_indices,
         predictors=predictors,
         tokens=tree.tokens[packed_indices],
-        weights=np.bincount(
-            edge_targets[has_target],
-            weights=edge_weights[has_target],
-            minlength=len(packed_indices),
-        ),
+        weights=_sum_onto(edge_targets, edge_weights, len(packed_indices)),
         distinct_predictors=distinct,
         predictor_of_target=inverse.astype(np.int64, copy=False),
         target_offsets=np.append(firsts, len(packed_indices)).astype(np.int64, copy=False),
@@ -192,3 +185,10 @@ def find_targets(tree: PrefixTree, weights: Floats, *, untrained: bool = False) 
             np.int64, copy=False
         ),
     )
+
+
+def _sum_onto(places: Ints, values: Floats, count: int) -> Floats:
+    """Sum values onto places 0 .. count - 1, leaving out those at -1."""
+    kept = places >= 0
+    sums = np.bincount(places[kept], weights=values[kept], minlength=count)
+    return sums.astype(np.float64, copy=False)
