@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from treetrain.training.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
     from treetrain.training.losses import policy_loss, sft_loss
     from treetrain.training.verify import verify
-    from treetrain.tree.build import build_from_nodes, build_prefix_tree, concatenate_trees
+    from treetrain.tree.build import build_prefix_tree, concatenate_trees
     from treetrain.tree.metrics import flop_bound, measure_tree
+    from treetrain.tree.nodes import build_from_nodes
     from treetrain.tree.prefix_tree import PrefixTree
 
 __version__ = "0.1.0"
@@ -32,7 +33,7 @@ _HOMES = {
     "PreparedModel": "models.prepare",
     "Sample": "data.sample",
     "UnsupportedModelError": "errors",
-    "build_from_nodes": "tree.build",
+    "build_from_nodes": "tree.nodes",
     "build_prefix_tree": "tree.build",
     "concatenate_trees": "tree.build",
     "find_prepared": "models.prepare",

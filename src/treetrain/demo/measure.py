@@ -1,0 +1,101 @@
+"""Times one training step both ways: the tree's, and each sequence alone through a plain model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from treetrain.data.sample import Sample
+from treetrain.packing.batch import pack
+from treetrain.training.losses import sft_loss
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one contestant.
+
+    Attributes:
+        seconds: one figure per round, in order.
+    """
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Median of the rounds, seconds."""
+        return median(self.seconds)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Fastest and slowest round, seconds."""
+        return min(self.seconds), max(self.seconds)
+
+
+def tree_step(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
+    """Runs forward and backward over the tree, building and packing it included.
+
+    Args:
+        model: a prepared model; its gradients are added to.
+        samples: the sequences.
+
+    Returns:
+        The loss, mean over trained tokens, nats.
+    """
+    loss = sft_loss(model, pack(samples), "token_mean")
+    loss.backward()
+    return float(loss.detach())
+
+
+def separate_step(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
+    """Runs forward and backward over each sequence alone, one after the other.
+
+    No sequence is padded, and logits are computed only where a token is trained, as in the tree.
+
+    Args:
+        model: a plain model; its gradients are added to.
+        samples: the sequences.
+
+    Returns:
+        The loss, mean over trained tokens, nats.
+    """
+    trained = float(sum(sample.weights[1:].sum() for sample in samples))
+    head = model.get_output_embeddings()
+    total = 0.0
+    for sample in samples:
+        tokens = torch.from_numpy(sample.tokens.copy())
+        weights = torch.from_numpy(sample.weights[1:].copy()).to(model.dtype)
+        predictors = weights.nonzero().squeeze(1)
+        hidden = model.base_model(tokens[None], use_cache=False)[0][0]
+        losses = cross_entropy(head(hidden[predictors]), tokens[predictors + 1], reduction="none")
+        loss = (losses * weights[predictors]).sum() / trained
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
+def time_interleaved(
+    contestants: Mapping[str, Callable[[], object]], *, rounds: int
+) -> dict[str, Timing]:
+    """Times contestants in turn, so that a change of the machine meets all of them.
+
+    Args:
+        contestants: what to run, by name.
+        rounds: how often each runs; a run before the first round is not counted.
+
+    Returns:
+        Their timings, by name.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(rounds + 1):
+        for name, step in contestants.items():
+            start = perf_counter()
+            step()
+            if number:
+                seconds[name].append(perf_counter() - start)
+    return {name: Timing(tuple(values)) for name, values in seconds.items()}

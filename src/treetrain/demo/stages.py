@@ -1,0 +1,228 @@
+"""The stages of `treetrain demo`, each a function from one stage's result to the next."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from transformers import PreTrainedModel
+
+from treetrain.data.sample import Sample
+from treetrain.demo.measure import Timing, separate_step, time_interleaved, tree_step
+from treetrain.demo.trajectories import make_rows, write_rows
+from treetrain.models.prepare import prepare
+from treetrain.packing.batch import pack
+from treetrain.tree.metrics import ModelShape, TreeMetrics, flop_bound, measure_tree
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much the example does; one plan for each model.
+
+    Attributes:
+        tasks: tasks of the data set, one tree each.
+        trials: trials of each task.
+        verified_tokens: flat tokens that are verified: whole sequences of the first task.
+        steps: training steps, each over one task.
+        learning_rate: of AdamW.
+        measured_tokens: flat tokens of the step that is timed: whole sequences of one task.
+        rounds: timed rounds of each contestant.
+    """
+
+    tasks: int
+    trials: int
+    verified_tokens: int
+    steps: int
+    learning_rate: float
+    measured_tokens: int
+    rounds: int
+
+
+PLANS = {
+    "small": Plan(
+        tasks=12,
+        trials=4,
+        verified_tokens=25_000,
+        steps=48,
+        learning_rate=3e-3,
+        measured_tokens=25_000,
+        rounds=3,
+    ),
+    "smollm2": Plan(
+        tasks=4,
+        trials=3,
+        verified_tokens=6_000,
+        steps=8,
+        learning_rate=1e-4,
+        measured_tokens=12_000,
+        rounds=2,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step.
+
+    Attributes:
+        loss: mean over trained tokens, nats.
+        seconds: how long it took, packing and the optimizer included.
+        tree_tokens: tokens computed.
+        flat_tokens: tokens that separate sequences would have computed.
+    """
+
+    loss: float
+    seconds: float
+    tree_tokens: int
+    flat_tokens: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Step times of both ways.
+
+    Attributes:
+        tree: one step over the tree.
+        separate: the same step over each sequence alone.
+        metrics: counts of the tree.
+        bound: FLOP bound of the tree.
+        loss_difference: between the losses of both ways, nats.
+    """
+
+    tree: Timing
+    separate: Timing
+    metrics: TreeMetrics
+    bound: float
+    loss_difference: float
+
+    @property
+    def speedup(self) -> float:
+        """Median of separate over median of tree."""
+        return self.separate.median / self.tree.median
+
+
+def generate(plan: Plan, folder: Path, *, seed: int) -> Path:
+    """Writes the data set.
+
+    Args:
+        plan: how much.
+        folder: where; made if it is missing.
+        seed: seed of the rows.
+
+    Returns:
+        The file of rows.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "greenhouse.jsonl"
+    write_rows(make_rows(tasks=plan.tasks, trials=plan.trials, seed=seed), path)
+    return path
+
+
+def by_task(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """Parts the samples by task.
+
+    Args:
+        samples: the sequences of the data set.
+
+    Returns:
+        One list per task, in order of first appearance.
+    """
+    tasks: dict[object, list[Sample]] = {}
+    for sample in samples:
+        tasks.setdefault(sample.group, []).append(sample)
+    return list(tasks.values())
+
+
+def cut(samples: Sequence[Sample], flat_tokens: int) -> list[Sample]:
+    """Takes whole sequences from the front.
+
+    Args:
+        samples: the sequences.
+        flat_tokens: most tokens to take.
+
+    Returns:
+        The longest beginning that fits, at least two sequences.
+    """
+    total, kept = 0, 0
+    for sample in samples:
+        total += len(sample)
+        if total > flat_tokens:
+            break
+        kept += 1
+    return list(samples[: max(2, kept)])
+
+
+def train(model: PreTrainedModel, tasks: Sequence[Sequence[Sample]], plan: Plan) -> Iterator[Step]:
+    """Trains with AdamW, one task a step, in turn.
+
+    Args:
+        model: a prepared model.
+        tasks: the sequences of each task.
+        plan: number of steps and learning rate; the rate falls to a tenth along a cosine.
+
+    Yields:
+        What each step did.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=plan.learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer, plan.steps, eta_min=plan.learning_rate / 10
+    )
+    for samples in islice(cycle(tasks), plan.steps):
+        start = perf_counter()
+        loss = tree_step(model, samples)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        seconds = perf_counter() - start
+        tree = pack(samples).tree
+        yield Step(loss, seconds, tree.num_tokens, int(tree.sequence_lengths.sum()))
+
+
+def measure(
+    model: PreTrainedModel, samples: Sequence[Sample], plan: Plan, shape: ModelShape
+) -> Measurement:
+    """Times one step both ways, in turn, and compares the losses.
+
+    Args:
+        model: a plain model; both contestants are copies of it.
+        samples: the sequences of the step.
+        plan: number of rounds.
+        shape: sizes of the model.
+
+    Returns:
+        The times beside the bound.
+    """
+    plain, packed = copy.deepcopy(model), copy.deepcopy(model)
+    prepare(packed)
+    losses: dict[str, float] = {}
+
+    def contestant(
+        name: str, own: PreTrainedModel, step: Callable[[PreTrainedModel, Sequence[Sample]], float]
+    ) -> Callable[[], None]:
+        def run() -> None:
+            losses[name] = step(own, samples)
+            own.zero_grad()
+
+        return run
+
+    timings = time_interleaved(
+        {
+            "tree": contestant("tree", packed, tree_step),
+            "separate": contestant("separate", plain, separate_step),
+        },
+        rounds=plan.rounds,
+    )
+    tree = pack(samples).tree
+    return Measurement(
+        timings["tree"],
+        timings["separate"],
+        measure_tree(tree),
+        flop_bound(tree, shape),
+        abs(losses["tree"] - losses["separate"]),
+    )
