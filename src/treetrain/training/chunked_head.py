@@ -1,0 +1,302 @@
+"""Log-probabilities of targets through a model's head, a chunk of predictors at a time.
+
+Logits of all predictors never exist together, neither forward nor backward: the backward pass
+computes each chunk's logits again and turns them into their own gradient in place. `fused_head` is
+for losses that are linear in the log-probabilities: it makes the gradients during the forward pass
+and saves that second computation.
+
+Source: Liger Kernel (arXiv:2410.10989) for gradients made in the forward pass of a chunked loss,
+Cut Your Losses (arXiv:2411.09009) for logits that are consumed where they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from treetrain.packing.targets import Targets, TargetTensors
+from treetrain.training.head_gradients import HeadGradients, autocast_dtype, autocast_region
+
+CPU_CHUNK_BYTES = 64 * 2**20
+DEVICE_CHUNK_BYTES = 512 * 2**20  # a GPU needs taller chunks to be busy
+
+
+class HeadLike(Protocol):
+    """What is asked of a head."""
+
+    @property
+    def parameters(self) -> Sequence[Tensor]:
+        """Every parameter the logits depend on, trainable and frozen."""
+        ...
+
+    def __call__(self, hidden: Tensor, /) -> Tensor:
+        """Logits [n, V], float32 or wider, of hidden states [n, C], row by row."""
+        ...
+
+
+def head_logprobs(
+    hidden: Tensor,
+    head: HeadLike,
+    targets: Targets,
+    *,
+    tensors: TargetTensors,
+    temperature: float = 1.0,
+    chunk_tokens: int | None = None,
+    entropies: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probability of each target, and on request the entropy at each distinct predictor.
+
+    Differentiable once with respect to the hidden states and the head's parameters.
+
+    Args:
+        hidden: hidden states of the packed row, [T, C].
+        head: the model's head.
+        targets: the targets.
+        tensors: the same targets on the device of `hidden`.
+        temperature: what the logits are divided by, above 0.
+        chunk_tokens: predictors per chunk; None: as many as make logits of 64 MiB, on a device
+            other than the CPU 512 MiB.
+        entropies: whether to compute entropies.
+
+    Returns:
+        Log-probabilities [M] in nats, and entropies [P] in nats or None; in the dtype of the
+        logits.
+    """
+    chosen = hidden.index_select(0, tensors.distinct_predictors)
+    work = _plan_work(chosen, head, targets, tensors, temperature, chunk_tokens)
+    logprobs, entropy = _HeadLogprobs.apply(work, entropies, chosen, *_trainable(head))
+    return logprobs, entropy if entropies else None
+
+
+def fused_head(
+    hidden: Tensor,
+    head: HeadLike,
+    targets: Targets,
+    *,
+    tensors: TargetTensors,
+    coefficients: Tensor,
+    temperature: float = 1.0,
+    chunk_tokens: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Sum of coefficient x log-probability over the targets, gradients made on the way.
+
+    The gradients of hidden states and parameters are ready when this returns; the backward pass
+    scales them and hands its buffers over, so it can run once. Where no gradient is wanted none is
+    made.
+
+    Args:
+        hidden: hidden states of the packed row, [T, C].
+        head: the model's head.
+        targets: the targets.
+        tensors: the same targets on the device of `hidden`.
+        coefficients: what each target's log-probability is multiplied by, [M]; constants.
+        temperature: what the logits are divided by, above 0.
+        chunk_tokens: predictors per chunk, as in `head_logprobs`.
+
+    Returns:
+        The sum, a scalar, and the log-probabilities [M] in nats, which carry no gradient.
+
+    Raises:
+        ValueError: there is not one coefficient per target.
+    """
+    if coefficients.shape != tensors.tokens.shape:
+        raise ValueError(
+            f"coefficients must have one entry per target, [{len(targets)}], got shape "
+            f"{tuple(coefficients.shape)}"
+        )
+    chosen = hidden.index_select(0, tensors.distinct_predictors)
+    work = _plan_work(chosen, head, targets, tensors, temperature, chunk_tokens)
+    parameters = _trainable(head)
+    if torch.is_grad_enabled() and (chosen.requires_grad or parameters):
+        return _FusedHead.apply(work, coefficients, chosen, *parameters)
+    logprobs, _ = _HeadLogprobs.apply(work, False, chosen)
+    return (logprobs * coefficients.to(logprobs.dtype)).sum(), logprobs
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What a pass over the chunks needs besides hidden states and parameters."""
+
+    head: HeadLike
+    targets: Targets
+    tensors: TargetTensors
+    temperature: float
+    chunk_tokens: int
+    dtype: torch.dtype
+    autocast: torch.dtype | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Chunk:
+    """A stretch of distinct predictors and the stretch of targets they predict."""
+
+    predictors: slice
+    targets: slice
+    hidden: Tensor
+    rows: Tensor
+    tokens: Tensor
+
+
+class _HeadLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, work: _Work, entropies: bool, hidden: Tensor, *parameters: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        count = len(hidden)
+        logprobs = hidden.new_empty(len(work.targets), dtype=work.dtype)
+        maxima, sums = hidden.new_empty(2, count, dtype=work.dtype)
+        entropy = hidden.new_empty(count if entropies else 0, dtype=work.dtype)
+        for chunk in _chunks(work, hidden):
+            with autocast_region(hidden.device, work.autocast):
+                logits = work.head(chunk.hidden)
+            if logits.untyped_storage().data_ptr() == hidden.untyped_storage().data_ptr():
+                logits = logits.clone()
+            logprobs[chunk.targets], maxima[chunk.predictors], sums[chunk.predictors] = (
+                _exponentiate_(logits, chunk, work.temperature)
+            )
+            if entropies:
+                logits.div_(sums[chunk.predictors, None])
+                entropy[chunk.predictors] = torch.special.entr(logits, out=logits).sum(-1)
+            del logits
+        ctx.work, ctx.entropies = work, entropies
+        ctx.save_for_backward(hidden, maxima, sums, entropy, *parameters)
+        if not entropies:
+            ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        work: _Work = ctx.work
+        hidden, maxima, sums, entropy, *parameters = ctx.saved_tensors
+        logprob_grads, entropy_grads = grads
+        collected = HeadGradients(parameters, hidden.device, work.autocast)
+        hidden_grad = torch.empty_like(hidden)
+        for chunk in _chunks(work, hidden):
+            rows = chunk.predictors
+            local, logits, gradient = collected.compute_logits(work.head, chunk.hidden)
+            scaled = gradient.div_(work.temperature).sub_(maxima[rows, None])
+            chunk_grads = logprob_grads[chunk.targets]
+            if ctx.entropies:
+                scaled.sub_(sums[rows, None].log())
+                share = _sum_rows(chunk, chunk_grads)
+                _entropy_gradient_(scaled, share, entropy[rows], entropy_grads[rows])
+            else:
+                scaled.exp_().mul_((_sum_rows(chunk, chunk_grads) / -sums[rows])[:, None])
+            scaled.index_put_((chunk.rows, chunk.tokens), chunk_grads, accumulate=True)
+            hidden_grad[rows] = collected.collect(local, logits, scaled.div_(work.temperature))
+        return None, None, hidden_grad, *collected.hand_over()
+
+
+class _FusedHead(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, work: _Work, coefficients: Tensor, hidden: Tensor, *parameters: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        coefficients = coefficients.to(work.dtype)
+        logprobs = hidden.new_empty(len(work.targets), dtype=work.dtype)
+        collected = HeadGradients(parameters, hidden.device, work.autocast)
+        hidden_grad = torch.empty_like(hidden)
+        for chunk in _chunks(work, hidden):
+            local, logits, gradient = collected.compute_logits(work.head, chunk.hidden)
+            logprobs[chunk.targets], _, sums = _exponentiate_(gradient, chunk, work.temperature)
+            shares = coefficients[chunk.targets] / work.temperature
+            gradient.mul_((_sum_rows(chunk, shares) / -sums)[:, None])
+            gradient.index_put_((chunk.rows, chunk.tokens), shares, accumulate=True)
+            hidden_grad[chunk.predictors] = collected.collect(local, logits, gradient)
+        ctx.gradients = hidden_grad, collected
+        ctx.mark_non_differentiable(logprobs)
+        return (logprobs * coefficients).sum(), logprobs
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        if ctx.gradients is None:
+            raise RuntimeError(
+                "backward must run once through a fused loss, got a second call; its gradients "
+                "were made in the forward pass and are handed over. Compute the loss again, or use "
+                "sequence_logprobs"
+            )
+        hidden_grad, collected = ctx.gradients
+        ctx.gradients = None
+        return None, None, hidden_grad.mul_(grads[0]), *collected.hand_over(grads[0])
+
+
+def _plan_work(
+    hidden: Tensor,
+    head: HeadLike,
+    targets: Targets,
+    tensors: TargetTensors,
+    temperature: float,
+    chunk_tokens: int | None,
+) -> _Work:
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
+    with torch.no_grad():
+        row = head(hidden[:0])
+    if row.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"head must give logits in float32 or wider, got {row.dtype}")
+    if chunk_tokens is None:
+        limit = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
+        chunk_tokens = max(1, limit // (row.shape[-1] * row.element_size()))
+    return _Work(
+        head, targets, tensors, temperature, chunk_tokens, row.dtype, autocast_dtype(hidden.device)
+    )
+
+
+def _trainable(head: HeadLike) -> list[Tensor]:
+    return [parameter for parameter in head.parameters if parameter.requires_grad]
+
+
+def _chunks(work: _Work, hidden: Tensor) -> Iterator[_Chunk]:
+    offsets = work.targets.target_offsets
+    for start in range(0, len(hidden), work.chunk_tokens):
+        end = min(start + work.chunk_tokens, len(hidden))
+        targets = slice(int(offsets[start]), int(offsets[end]))
+        yield _Chunk(
+            predictors=slice(start, end),
+            targets=targets,
+            hidden=hidden[start:end],
+            rows=work.tensors.predictor_of_target[targets] - start,
+            tokens=work.tensors.tokens[targets],
+        )
+
+
+def _exponentiate_(
+    logits: Tensor, chunk: _Chunk, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Turn logits into exp(logits / temperature - maximum); give log p, maximum and sum."""
+    if temperature != 1:
+        logits.div_(temperature)
+    maxima = logits.amax(-1)
+    picked = logits[chunk.rows, chunk.tokens] - maxima[chunk.rows]
+    sums = logits.sub_(maxima[:, None]).exp_().sum(-1)
+    return picked - sums.log()[chunk.rows], maxima, sums
+
+
+def _entropy_gradient_(logprobs: Tensor, share: Tensor, entropy: Tensor, grads: Tensor) -> None:
+    """Turn log-probabilities [n, V] into -p (share + grad (log p + entropy)), in place."""
+    constant = share + grads * entropy
+    # A logit of minus infinity has p = 0 and would make 0 x infinity.
+    logprobs.clamp_(min=torch.finfo(logprobs.dtype).min / 4)
+    # By eighths, because the factor needs memory of its own.
+    for rows in torch.arange(len(logprobs)).tensor_split(8):
+        if len(rows):
+            part = slice(int(rows[0]), int(rows[-1]) + 1)
+            factor = logprobs[part] * -grads[part, None] - constant[part, None]
+            logprobs[part].exp_().mul_(factor)
+
+
+def _sum_rows(chunk: _Chunk, values: Tensor) -> Tensor:
+    return values.new_zeros(len(chunk.hidden)).index_add_(0, chunk.rows, values)
