@@ -40,7 +40,7 @@ def tree_family() -> dict[str, list[list[int]]]:
         - `uneven`: three and more levels, leaves at different depths, siblings permuted.
         - `one_token_nodes`: every node holds one token.
         - `branch_at_127`, `branch_at_128`, `branch_at_129`: the branch point around a tile's edge.
-        - `first_token_after_branch`: children of one token, so that all that is trained follows a branch.
+        - `first_token_after_branch`: children of one token each, right after the branch.
     """
     prompt = _tokens(12, seed=1)
     comb = [prompt + _tokens(3 * step, seed=2) + _tokens(4, seed=10 + step) for step in range(6)]
@@ -84,8 +84,8 @@ def random_forest(
 ) -> list[list[int]]:
     """Return the sequences of a random forest, in random order.
 
-    Each tree has a path of at least three nodes. Leaves always end a sequence, inner nodes sometimes do,
-    and some sequences stand twice.
+    Each tree has a path of at least three nodes. Leaves always end a sequence, inner nodes
+    sometimes do, and some sequences stand twice.
 
     Args:
         rng: source of every choice.
@@ -108,7 +108,8 @@ def random_forest(
         )
     if vocabulary <= max(roots, children):
         raise ValueError(
-            f"vocabulary must be more than roots and children, {max(roots, children)}, got {vocabulary}"
+            f"vocabulary must be more than roots and children ({roots}, {children}), "
+            f"got {vocabulary}"
         )
     sequences: list[list[int]] = []
     # An open place is a path and whether its next node must go on, which makes the three levels.
@@ -137,7 +138,9 @@ def _distinct(rng: np.random.Generator, count: int, vocabulary: int) -> list[int
 
 def _tokens(count: int, *, seed: int) -> list[int]:
     """Return the first tokens of one endless sequence per seed."""
-    return [(seed * 17 + place * (place + seed) * 5 + place // 7) % 63 + 1 for place in range(count)]
+    return [
+        (seed * 17 + place * (place + seed) * 5 + place // 7) % 63 + 1 for place in range(count)
+    ]
 
 
 def _branch_at(place: int) -> list[list[int]]:

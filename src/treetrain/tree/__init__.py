@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 from treetrain.tree.build import build_prefix_tree, concatenate_trees
+from treetrain.tree.metrics import (
+    ModelShape,
+    TreeMetrics,
+    flop_bound,
+    leafized_flop_bound,
+    measure_tree,
+)
+from treetrain.tree.nodes import build_from_nodes
 from treetrain.tree.prefix_tree import PrefixTree
 
-__all__ = ["PrefixTree", "build_prefix_tree", "concatenate_trees"]
+__all__ = [
+    "ModelShape",
+    "PrefixTree",
+    "TreeMetrics",
+    "build_from_nodes",
+    "build_prefix_tree",
+    "concatenate_trees",
+    "flop_bound",
+    "leafized_flop_bound",
+    "measure_tree",
+]

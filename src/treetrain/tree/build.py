@@ -1,12 +1,13 @@
 """Building prefix trees from sequences, and joining trees into a forest.
 
-Sequences are sorted as bytes, which brings shared prefixes together; the common prefixes of neighbours then
-say where the nodes are. The order of sorting never shows in the result.
+Sequences are sorted as bytes, which brings shared prefixes together; the common prefixes of
+neighbours then say where the nodes are. The order of sorting never shows in the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from treetrain.tree.common_prefixes import enclosing_groups, neighbour_prefixes
 from treetrain.tree.layout import UnorderedNodes, lay_out
 from treetrain.tree.prefix_tree import PrefixTree
 from treetrain.tree.ranges import offsets_of, range_minima
-from treetrain.tree.read import key_kind, list_rows, read_rows, token_kind
+from treetrain.tree.read import list_rows, read_keys, read_rows, token_kind
 
 Ints = NDArray[np.int64]
 
@@ -24,15 +25,15 @@ Ints = NDArray[np.int64]
 def build_prefix_tree(sequences: Iterable[Any], keys: Iterable[Any] | None = None) -> PrefixTree:
     """Build the prefix tree of sequences.
 
-    Equal prefixes are stored once. A sequence may be a prefix of another, equal another, or be empty; each
-    keeps its own entry. Changing the order of the sequences changes only indices, up to the order of
-    siblings of equal size.
+    Equal prefixes are stored once. A sequence may be a prefix of another, equal another, or be
+    empty; each keeps its own entry. Another order of the sequences changes only indices: that of
+    the sequences, and the places of siblings.
 
     Args:
-        sequences: token ids of each sequence, 0 to 2^31 - 1: lists, tuples, integer arrays or CPU tensors,
-            or a two-dimensional array.
-        keys: for each sequence one more int64 per token (image content, adapter, executed route) that has
-            to be equal too for tokens to merge, or None.
+        sequences: token ids of each sequence, 0 to 2^31 - 1: lists, tuples, integer arrays or CPU
+            tensors, or a two-dimensional array.
+        keys: for each sequence one more int64 per token (image content, adapter, executed route)
+            that has to be equal too for tokens to merge, or None.
 
     Returns:
         The tree; its per-sequence entries are in the order of `sequences`.
@@ -48,12 +49,12 @@ def build_prefix_tree(sequences: Iterable[Any], keys: Iterable[Any] | None = Non
         [1, 2, 3, 6, 7, 8, 9, 4, 5]
         >>> tree.node_starts.tolist(), tree.parents.tolist(), tree.path_counts.tolist()
         ([0, 3, 5, 7, 9], [-1, 0, 1, 0], [3, 2, 1, 1])
-    """
+    """  # noqa: DOC503 (reading the rows raises too)
     rows = list_rows(sequences, "sequences")
     if not rows:
         raise ValueError("sequences must hold at least one sequence, got none")
     tokens, offsets = read_rows(rows, token_kind("sequences"))
-    flat_keys = None if keys is None else _read_keys(keys, offsets)
+    flat_keys = None if keys is None else read_keys(keys, offsets, beside="sequences")
     words, width = _to_words(tokens, flat_keys)
     lengths = np.diff(offsets)
     order = _sort_sequences(words, offsets * width)
@@ -72,7 +73,7 @@ def concatenate_trees(trees: Iterable[PrefixTree]) -> PrefixTree:
         trees: the trees, all with keys or all without.
 
     Returns:
-        One tree whose packed order, nodes and sequences are those of the given trees in their order.
+        One tree whose packed order, nodes and sequences are those of the trees in their order.
 
     Raises:
         ValueError: there is no tree, or only some have keys.
@@ -113,23 +114,6 @@ def _shift_nodes(parts: list[Ints], shifts: list[int]) -> Ints:
     )
 
 
-def _read_keys(keys: Iterable[Any], offsets: Ints) -> Ints:
-    rows = list_rows(keys, "keys")
-    if len(rows) != len(offsets) - 1:
-        raise ValueError(
-            f"keys must have one row for each of the {len(offsets) - 1} sequences, got {len(rows)}"
-        )
-    flat, key_offsets = read_rows(rows, key_kind("keys"))
-    differing = np.flatnonzero(np.diff(key_offsets) != np.diff(offsets))
-    if len(differing):
-        row = int(differing[0])
-        raise ValueError(
-            f"keys[{row}] must have one key for each of the {offsets[row + 1] - offsets[row]} tokens of "
-            f"sequences[{row}], got {key_offsets[row + 1] - key_offsets[row]}"
-        )
-    return flat.astype(np.int64, copy=False)
-
-
 def _to_words(tokens: NDArray[Any], keys: Ints | None) -> tuple[NDArray[np.int32], int]:
     """Return tokens, with their keys beside them, as 32-bit words, and the words of one token."""
     if keys is None:
@@ -144,7 +128,7 @@ def _sort_sequences(words: NDArray[np.int32], offsets: Ints) -> Ints:
     """Return the indices of the sequences sorted as bytes; equal ones keep their order."""
     data = words.tobytes()
     bounds = (offsets * words.itemsize).tolist()
-    pieces = [data[start:end] for start, end in zip(bounds[:-1], bounds[1:], strict=True)]
+    pieces = [data[start:end] for start, end in pairwise(bounds)]
     return np.array(sorted(range(len(pieces)), key=pieces.__getitem__), np.int64)
 
 
@@ -153,8 +137,8 @@ def _find_nodes(
 ) -> tuple[UnorderedNodes, Ints]:
     """Find the nodes of sorted sequences.
 
-    A node ends where a sequence ends or where two neighbours part; it is known by the first sorted sequence
-    through it and the depth at which it ends.
+    A node ends where a sequence ends or where two neighbours part; it is known by the first sorted
+    sequence through it and the depth at which it ends.
 
     Args:
         lengths: tokens of each sorted sequence, at least 1, [n].

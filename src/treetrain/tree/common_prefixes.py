@@ -27,7 +27,7 @@ def neighbour_prefixes(words: NDArray[np.int32], starts: Ints, lengths: Ints) ->
     shared = np.zeros(len(starts), np.int64)
     limits = np.minimum(lengths[1:], lengths[:-1])
     pairs = np.flatnonzero(limits > 0) + 1
-    # Most pairs part early: short windows over all of them first, whole comparisons for the few left.
+    # Most pairs part early: short windows over all of them, whole comparisons for the few left.
     for window in _WINDOWS:
         counts = np.minimum(limits[pairs - 1] - shared[pairs], window)
         equal = np.empty(len(pairs), np.int64)
@@ -61,14 +61,15 @@ def _equal_words(words: NDArray[np.int32], left: Ints, right: Ints, *, counts: I
 
 
 def enclosing_groups(shared: Ints) -> tuple[Ints, Ints]:
-    """Return, for each sorted sequence, the group that has in common what it shares with its neighbour.
+    """Return the group of sorted sequences that have in common what two neighbours have.
 
     Args:
-        shared: tokens that each sequence has in common with the one before it, [n]; 0 for the first.
+        shared: tokens that each sequence has in common with the one before it, [n]; 0 for the
+            first.
 
     Returns:
-        Index of the group's first sequence and one past its last, [n] each: the nearest sequence before
-        (0 if none) and after (n if none) that shares less with the one before it.
+        First sequence of each group and one past its last, [n] each: the nearest sequence before (0
+        if none) and after (n if none) that shares less with the one before it.
     """
     count = len(shared)
     firsts = [0] * count

@@ -1,7 +1,7 @@
 """Putting the nodes of a tree into packed order.
 
-Whoever finds the nodes hands them over in any depth-first order; this file alone knows which child comes
-first.
+Whoever finds the nodes hands them over in any depth-first order; this file alone knows which child
+comes first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treetrain.tree.prefix_tree import PrefixTree
-from treetrain.tree.ranges import offsets_of, take_ranges
+from treetrain.tree.ranges import offsets_of, sum_along_paths, take_ranges
 
 Ints = NDArray[np.int64]
 
@@ -93,12 +93,9 @@ def _packed_starts(nodes: UnorderedNodes, sizes: Ints) -> Ints:
     group_lengths = np.diff(group_starts, append=len(order))
     offsets = np.empty(len(order), np.int64)
     offsets[order] = before - np.repeat(before[group_starts], group_lengths)
-    # A node starts where its parent starts, plus the parent's tokens, plus the siblings before it;
-    # summed along the path, which is a running sum over the depth-first order given.
+    # A node starts where its parent starts, plus the parent's tokens, plus the siblings before it.
     offsets += np.where(parents >= 0, nodes.lengths[parents], 0)
-    steps = np.append(offsets, 0)
-    np.subtract.at(steps, nodes.ends, offsets)
-    return np.cumsum(steps[:-1])
+    return sum_along_paths(offsets, nodes.ends)
 
 
 def _group_starts(values: Ints) -> Ints:

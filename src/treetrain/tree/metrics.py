@@ -1,6 +1,7 @@
 """What sharing saves: counts of a tree, and the bound it sets on any speed-up.
 
-Everything follows from the arrays of the tree; whether training pays on a machine is measured elsewhere.
+Everything follows from the arrays of the tree; whether training pays on a machine is measured
+elsewhere.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treetrain.tree.prefix_tree import PrefixTree
+from treetrain.tree.ranges import sum_along_paths
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,9 @@ def flop_bound(
 ) -> float:
     """Return floating-point work of separate sequences over that of their trees.
 
-    A token at depth position D - 1 costs `6 P + 14 L H d D`, forward and backward, or `8 P + 18 L H d D`
-    where activations are recomputed; separate sequences pay it once for each path through the token. The
-    head is left out: it works on targets, of which both have as many or the tree has fewer.
+    A token at depth position D - 1 costs `6 P + 14 L H d D`, forward and backward, or
+    `8 P + 18 L H d D` where activations are recomputed; separate sequences pay it once for each
+    path through the token. The head is left out: it works on predictors that have targets.
 
     Args:
         trees: one tree or several.
@@ -152,8 +154,8 @@ def leafized_flop_bound(
 ) -> float:
     """Return work of the sequences that are no prefix of another over that of their trees.
 
-    This opponent computes each leaf's sequence alone, once: a sequence that is a prefix of another is
-    dropped with its loss attached to the longer one, and of equal sequences one is kept.
+    This opponent computes each leaf's sequence alone, once: a sequence that is a prefix of another
+    is dropped, its loss attached to the longer one, and of equal sequences one is kept.
 
     Args:
         trees: one tree or several.
@@ -205,8 +207,5 @@ def _ratio(flat: int, tree: int) -> float:
 
 
 def _most_nodes_on_a_path(tree: PrefixTree) -> int:
-    # Every node is open from its own place to the end of its subtree; a path's nodes are open together.
     ends = np.searchsorted(tree.node_starts[:-1], tree.subtree_ends)
-    steps = np.ones(tree.num_nodes + 1, np.int64)
-    np.subtract.at(steps, ends, 1)
-    return int(np.cumsum(steps[:-1]).max(initial=0))
+    return int(sum_along_paths(np.ones(tree.num_nodes, np.int64), ends).max(initial=0))

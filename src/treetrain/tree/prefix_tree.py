@@ -1,7 +1,7 @@
 """The compressed prefix tree as frozen flat arrays.
 
-This file holds the type and what follows from its arrays alone; `build` makes trees, `runs` cuts them
-into runs and slices, `metrics` counts what sharing saves.
+This file holds the type and what follows from its arrays alone; `build` and `nodes` make trees,
+`runs` cuts them into runs and slices, `metrics` counts what sharing saves.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Ints = NDArray[np.int64]
 class PrefixTree:
     """Sequences that share prefixes, every shared token once, in packed order.
 
-    Packed order is depth-first with the largest subtree first, so that a token's descendants are one
-    interval of packed indices and packed token q may read packed token k exactly when
+    Packed order is depth-first with the largest subtree first, so that a token's descendants are
+    one interval of packed indices and packed token q may read packed token k exactly when
     `k <= q < token_subtree_ends[k]`. Nodes are numbered in packed order. All arrays are int64 and
     read-only.
 
@@ -34,7 +34,7 @@ class PrefixTree:
         path_counts: number of sequences through each node, with multiplicity, [N].
         depth_starts: depth position of each node's first token, [N].
         subtree_ends: packed index one past the last token of each node's subtree, [N].
-        sequence_nodes: node in which each sequence ends, [S], input order; -1 for an empty sequence.
+        sequence_nodes: node in which each sequence ends, [S], input order; -1 for an empty one.
     """
 
     tokens: Ints
@@ -119,7 +119,7 @@ class PrefixTree:
 
     @cached_property
     def predecessors(self) -> Ints:
-        """Packed index of the token before each packed token on its path, [T]; -1 at a root's first."""
+        """Packed index of the token before each on its path, [T]; -1 at a root's first token."""
         before = np.arange(-1, self.num_tokens - 1, dtype=np.int64)
         last = self.node_starts[1:] - 1
         before[self.node_starts[:-1]] = np.where(self.parents >= 0, last[self.parents], -1)
@@ -156,7 +156,8 @@ class PrefixTree:
         node = int(self.sequence_nodes[sequence])
         while node >= 0:
             head = int(self.run_heads[node])
-            pieces.append(np.arange(self.node_starts[head], self.node_starts[node + 1]))
+            start, end = int(self.node_starts[head]), int(self.node_starts[node + 1])
+            pieces.append(np.arange(start, end, dtype=np.int64))
             node = int(self.parents[head])
         return np.concatenate(pieces[::-1]) if pieces else np.zeros(0, np.int64)
 

@@ -87,3 +87,19 @@ def range_minima(values: Ints, starts: Ints, ends: Ints) -> Ints:
         windows = np.minimum(windows[:-width], windows[width:])
         width *= 2
     return minima
+
+
+def sum_along_paths(values: Ints, ends: Ints) -> Ints:
+    """Return the sum over each node and the nodes above it.
+
+    Args:
+        values: one value for each node, in depth-first order, [N].
+        ends: node index one past the last node below each node, [N].
+
+    Returns:
+        Sum of the values on the way from the root to each node, both included, [N], int64.
+    """
+    # A value counts from its node to the end of its subtree.
+    steps = np.append(values, 0)
+    np.subtract.at(steps, ends, values)
+    return np.cumsum(steps[:-1])

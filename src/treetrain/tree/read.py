@@ -1,14 +1,14 @@
 """Reading rows of integers, as callers hold them, into one flat array.
 
-Lists, tuples, arrays and anything that numpy can view as an array are accepted; what is no integer, or is
-out of range, is named by its place.
+Lists, tuples, arrays and anything that numpy can view as an array are accepted; what is no integer
+or is out of range is named by its place.
 """
 
 from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Kind:
-    """What the integers of a row stand for and which are allowed.
+    """What the integers of an argument stand for and which are allowed.
 
     Attributes:
         name: the argument's name, for errors.
@@ -42,7 +42,7 @@ class Kind:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """numpy type that holds the entries."""
+        """Type that holds the entries."""
         return np.dtype(self.code)
 
 
@@ -70,6 +70,19 @@ def key_kind(name: str) -> Kind:
     return Kind(name, "key", -(2**63), 2**63 - 1, "q", "number the distinct keys instead")
 
 
+def index_kind(name: str, count: int) -> Kind:
+    """Return the kind of node indices: 0 to `count` - 1, or -1.
+
+    Args:
+        name: the argument's name, for errors.
+        count: number of nodes.
+
+    Returns:
+        The kind.
+    """
+    return Kind(name, "node index", -1, count - 1, "q", "-1 stands for no node")
+
+
 def list_rows(rows: object, name: str) -> list[Any]:
     """Return the rows of an argument that holds many.
 
@@ -84,146 +97,176 @@ def list_rows(rows: object, name: str) -> list[Any]:
         TypeError: `rows` is a string, a mapping, a set, or nothing that can be iterated.
         ValueError: `rows` is an array that is not two-dimensional.
     """
-    if hasattr(rows, "__array__") and not isinstance(rows, list | tuple):
+    if hasattr(rows, "__array__"):
         array = _view_array(rows, name)
-        if array.dtype != np.object_ and array.ndim != 2:
+        if array.ndim != 2 and (array.ndim != 1 or array.dtype != np.object_):
             raise ValueError(
                 f"{name} must be a list of rows or a two-dimensional array, "
                 f"got an array of shape {array.shape}; put a single row into a list"
             )
         return list(array)
-    if isinstance(rows, str | bytes | dict | set | frozenset) or not isinstance(rows, Iterable):
-        raise TypeError(f"{name} must be a list of rows of integers, got {_type_name(rows)}")
+    if isinstance(rows, str | bytes | Mapping | Set) or not isinstance(rows, Iterable):
+        raise TypeError(
+            f"{name} must be a list of rows of integers, got {_name_value(cast('object', rows))}"
+        )
     return list(cast("Iterable[Any]", rows))
 
 
-def read_rows(rows: Sequence[Any], kind: Kind) -> tuple[NDArray[np.integer], Ints]:
+def read_rows(rows: Sequence[Any], kind: Kind) -> tuple[NDArray[Any], Ints]:
     """Read rows of integers into one flat array.
 
     Args:
-        rows: lists, tuples, arrays or tensors of integers, one-dimensional each.
+        rows: lists, tuples, arrays or tensors of integers, one-dimensional each. An array without
+            entries may be of any dtype.
         kind: what the integers are and which are allowed.
 
     Returns:
-        The entries of all rows, [sum of lengths], of `kind.dtype`, and the offsets of the rows, [R + 1],
-        int64.
+        The entries of all rows, [sum of lengths], of `kind.dtype`, and the offsets of the rows,
+        [R + 1], int64.
 
     Raises:
         TypeError: a row is no row, or an entry is no integer (a bool is none); names it.
         ValueError: a row is not one-dimensional, or an entry is out of range; names it.
-    """
-    arrays: list[NDArray[Any]] = []
-    listed: list[int] = []
-    for index, row in enumerate(rows):
-        if isinstance(row, list | tuple):
-            arrays.append(_read_list(cast("Sequence[Any]", row), kind, index))
-            listed.append(index)
-        else:
-            arrays.append(_read_array(row, kind, index))
+    """  # noqa: DOC502 (the functions below raise)
+    arrays = [_read_row(row, kind, index) for index, row in enumerate(rows)]
     offsets = offsets_of(np.fromiter(map(len, arrays), np.int64, len(arrays)))
-    if not arrays:
-        return np.zeros(0, kind.dtype), offsets
-    narrow = all(array.dtype == kind.dtype for array in arrays)
-    flat = np.concatenate(arrays, dtype=kind.dtype if narrow else np.int64, casting="same_kind")
-    if kind.low > -(2**63) and flat.size:
-        # Read as unsigned, a negative entry is larger than every allowed one.
-        if flat.view(f"u{flat.itemsize}").max() > kind.high:
-            _refuse_range(rows, flat, offsets, kind)
-    _refuse_bools(rows, listed, flat, offsets=offsets, kind=kind)
+    flat = _join(arrays, kind)
+    if flat.size and (flat.min() < kind.low or flat.max() > kind.high):
+        offender = int(np.flatnonzero((flat < kind.low) | (flat > kind.high))[0])
+        row = int(np.searchsorted(offsets, offender, side="right")) - 1
+        _refuse_entry(rows[row], kind, row)
+    _refuse_bools(rows, flat, offsets, kind=kind)
     return flat.astype(kind.dtype, copy=False), offsets
 
 
-def _read_list(row: Sequence[Any], kind: Kind, index: int) -> NDArray[Any]:
+def read_row(row: object, kind: Kind) -> Ints:
+    """Read one row of integers.
+
+    Args:
+        row: a list, tuple, array or tensor of integers, one-dimensional.
+        kind: what the integers are and which are allowed.
+
+    Returns:
+        The entries, [n], int64.
+
+    Raises:
+        TypeError: it is no row, or an entry is no integer; names it.
+        ValueError: it is not one-dimensional, or an entry is out of range; names it.
+    """  # noqa: DOC502 (the functions below raise)
+    values = _read_row(row, kind, None).astype(np.int64)
+    if values.size and (values.min() < kind.low or values.max() > kind.high):
+        _refuse_entry(row, kind, None)
+    return values
+
+
+def read_keys(keys: object, offsets: Ints, *, beside: str) -> Ints:
+    """Read the side keys of rows that were read before.
+
+    Args:
+        keys: one row of keys for each row of tokens.
+        offsets: offsets of the rows of tokens, [R + 1].
+        beside: name of the argument that held the tokens, for errors.
+
+    Returns:
+        The keys of all rows, [sum of lengths], int64.
+
+    Raises:
+        ValueError: the keys have not the shape of the tokens; names the first row.
+    """
+    rows = list_rows(keys, "keys")
+    if len(rows) != len(offsets) - 1:
+        raise ValueError(
+            f"keys must have one row for each of the {len(offsets) - 1} rows of {beside}, "
+            f"got {len(rows)}"
+        )
+    flat, key_offsets = read_rows(rows, key_kind("keys"))
+    counts, wanted = np.diff(key_offsets), np.diff(offsets)
+    differing = np.flatnonzero(counts != wanted)
+    if len(differing):
+        row = int(differing[0])
+        raise ValueError(
+            f"keys[{row}] must have one key for each of the {wanted[row]} tokens of "
+            f"{beside}[{row}], got {counts[row]}"
+        )
+    return flat
+
+
+def _read_row(row: object, kind: Kind, index: int | None) -> NDArray[Any]:
+    if hasattr(row, "__array__"):
+        return _read_array(row, kind, index)
+    if not isinstance(row, Sequence) or isinstance(row, str | bytes | bytearray):
+        raise TypeError(f"{_place(kind, index)} must be a row of integers, got {_name_value(row)}")
+    entries = cast("Sequence[Any]", row)
     try:
         # Faster than numpy's own conversion, and it takes no float for an integer.
-        return np.frombuffer(struct.pack(f"={len(row)}{kind.code}", *row), kind.dtype)
+        return np.frombuffer(struct.pack(f"={len(entries)}{kind.code}", *entries), kind.dtype)
     except (struct.error, TypeError, ValueError, OverflowError):
-        _refuse_list(row, kind, index)
+        _refuse_entry(row, kind, index)
 
 
-def _read_array(row: object, kind: Kind, index: int) -> NDArray[Any]:
-    place = f"{kind.name}[{index}]"
-    if isinstance(row, np.ndarray):
-        array = cast("NDArray[Any]", row)
-    elif hasattr(row, "__array__"):
-        array = _view_array(row, place)
-    elif isinstance(row, Sequence) and not isinstance(row, str | bytes):
-        return _read_list(tuple(cast("Sequence[Any]", row)), kind, index)
-    else:
-        raise TypeError(f"{place} must be a row of integers, got {_type_name(row)}")
+def _read_array(row: object, kind: Kind, index: int | None) -> NDArray[Any]:
+    place = _place(kind, index)
+    array = _view_array(row, place)
     if array.ndim != 1:
         raise ValueError(f"{place} must be one-dimensional, got shape {array.shape}")
     if not array.size:
         return np.zeros(0, kind.dtype)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{place} must hold integers, got dtype {array.dtype}")
-    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and int(array.max()) > kind.high:
-        _refuse_list(array.tolist(), kind, index)
+    if array.dtype == np.uint64 and int(array.max()) > kind.high:
+        _refuse_entry(array, kind, index)  # joined with other rows it could turn negative
     return array
 
 
+def _join(arrays: list[NDArray[Any]], kind: Kind) -> NDArray[Any]:
+    if not arrays:
+        return np.zeros(0, kind.dtype)
+    narrow = all(array.dtype == kind.dtype for array in arrays)
+    dtype = kind.dtype if narrow else np.dtype(np.int64)
+    return np.concatenate(arrays, dtype=dtype, casting="same_kind")
+
+
 def _view_array(row: object, place: str) -> NDArray[Any]:
+    if isinstance(row, np.ndarray):
+        return cast("NDArray[Any]", row)
     try:
         return np.asarray(row)
     except (TypeError, RuntimeError) as error:
         raise TypeError(
-            f"{place} must be readable as a numpy array, got {_type_name(row)}: {error}; "
+            f"{place} must be readable as a numpy array, got {_name_value(row)}: {error}; "
             "a tensor must hold integers and be on the CPU"
         ) from error
 
 
-def _refuse_list(row: Sequence[Any], kind: Kind, index: int) -> NoReturn:
-    for place, entry in enumerate(row):
-        where = f"{kind.name}[{index}][{place}]"
-        if isinstance(entry, bool | str | bytes) or not hasattr(entry, "__index__"):
-            raise TypeError(f"{where} must be an integer {kind.noun}, got {_type_name(entry)}")
-        try:
-            value = operator.index(entry)
-        except TypeError as error:
-            raise TypeError(
-                f"{where} must be an integer {kind.noun}, got {_type_name(entry)}"
-            ) from error
-        if not kind.low <= value <= kind.high:
-            raise ValueError(_range_message(where, value, kind))
-    raise TypeError(f"{kind.name}[{index}] must be a row of integers, got {_type_name(row)}")
-
-
-def _refuse_range(rows: Sequence[Any], flat: NDArray[Any], offsets: Ints, kind: Kind) -> NoReturn:
-    offender = int(np.flatnonzero((flat < kind.low) | (flat > kind.high))[0])
-    row = int(np.searchsorted(offsets, offender, side="right")) - 1
-    place = offender - int(offsets[row])
-    where = f"{kind.name}[{row}][{place}]"
-    raise ValueError(_range_message(where, int(rows[row][place]), kind))
-
-
-def _refuse_bools(
-    rows: Sequence[Any], listed: list[int], flat: NDArray[Any], *, offsets: Ints, kind: Kind
-) -> None:
-    # A bool reads as 0 or 1, so that only lists with these entries need a look at their types.
-    if not listed:
-        return
+def _refuse_bools(rows: Sequence[Any], flat: NDArray[Any], offsets: Ints, *, kind: Kind) -> None:
+    # A bool in a list reads as 0 or 1: only rows with such entries need a look at their types.
     suspects = np.flatnonzero((flat == 0) | (flat == 1))
     owners = np.searchsorted(offsets, suspects, side="right") - 1
-    if len(suspects) > len(flat) // 16:
-        candidates = [index for index in listed if bool in set(map(type, rows[index]))]
-    else:
-        candidates = [
-            row
-            for row, place in zip(
-                owners.tolist(), (suspects - offsets[owners]).tolist(), strict=True
+    for row in np.unique(owners).tolist():
+        if not hasattr(rows[row], "__array__") and bool in set(map(type, rows[row])):
+            _refuse_entry(rows[row], kind, row)
+
+
+def _refuse_entry(row: Any, kind: Kind, index: int | None) -> NoReturn:
+    for number, entry in enumerate(row):
+        where = f"{_place(kind, index)}[{number}]"
+        try:
+            value = operator.index(entry)
+        except TypeError:
+            value = None
+        if value is None or isinstance(entry, bool):
+            raise TypeError(f"{where} must be an integer {kind.noun}, got {_name_value(entry)}")
+        if not kind.low <= value <= kind.high:
+            raise ValueError(
+                f"{where} must be a {kind.noun} between {kind.low} and {kind.high}, got {value}; "
+                f"{kind.way_out}"
             )
-            if type(rows[row][place]) is bool
-        ]
-    if candidates:
-        _refuse_list(rows[candidates[0]], kind, candidates[0])
+    raise AssertionError(f"{_place(kind, index)} was refused without an offending entry")
 
 
-def _range_message(where: str, value: int, kind: Kind) -> str:
-    return (
-        f"{where} must be a {kind.noun} between {kind.low} and {kind.high}, got {value}; "
-        f"{kind.way_out}"
-    )
+def _place(kind: Kind, index: int | None) -> str:
+    return kind.name if index is None else f"{kind.name}[{index}]"
 
 
-def _type_name(value: object) -> str:
+def _name_value(value: object) -> str:
     return f"{type(value).__name__} {value!r:.60}"
