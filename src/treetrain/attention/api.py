@@ -1,7 +1,7 @@
-"""Attention of packed tokens along their paths: the one public function, and the choice of a backend.
+"""Attention of packed tokens along their paths, and the choice of a backend.
 
-A named backend computes the layer or refuses it; only `auto` chooses, and it takes the first that can.
-Backends do not know each other.
+A named backend computes the layer or refuses it; only `auto` chooses, and it takes the first that
+can. Backends do not know each other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def choose_backend(
 
     Raises:
         ValueError: if no backend has that name.
-        UnsupportedModelError: if the named backend, or under "auto" every backend, refuses the layer.
+        UnsupportedModelError: if the named backend, or under "auto" every backend, refuses the
+            layer.
     """
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be 'auto' or one of {list(BACKENDS)}, got {backend!r}")
@@ -64,8 +65,8 @@ def tree_attention(
 ) -> Tensor:
     """Attend along the paths of a packed tree.
 
-    Packed token q reads packed token k exactly when `k <= q < subtree_ends[k]`, and, with a window or a
-    chunk, when their depth positions allow it.
+    Packed token q reads packed token k exactly when `k <= q < subtree_ends[k]`, and, with a window
+    or a chunk, when their depth positions allow it.
 
     Args:
         query: queries, [B, H, T, D], packed order; float32, float64, bfloat16 or float16.
@@ -75,7 +76,8 @@ def tree_attention(
         backend: "slices", "reference", or "auto" for the first that supports device and layer.
         scale: factor of the scores; None for 1 / sqrt(D).
         window: depth positions a query reads back, itself included; None for all.
-        chunk: size of the blocks of depth positions that do not read each other; None for one block.
+        chunk: size of the blocks of depth positions that do not read each other; None for one
+            block.
         softcap: scores become `softcap * tanh(score / softcap)`; None for none.
         sinks: one more score per query head that takes weight and has no value, [H]; None for none.
 

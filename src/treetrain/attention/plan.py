@@ -1,10 +1,10 @@
 """How the `slices` backend groups a tree's visibility into kernel calls.
 
 Packed order is cut into tiles of consecutive queries: a long run by itself, or several short runs
-together, since a kernel call costs as much as a few thousand pairs. Every tile gets one local call (its
-own tokens, with the ancestors that only some of its rows see) and shares with its neighbours full calls
-for the ancestors that all rows see. With a window or a chunk long runs are cut too, and keys outside are
-never touched. Everything here is host-side numpy; nothing depends on a model.
+together, since a kernel call costs as much as a few thousand pairs. Every tile gets one local call
+(its own tokens, with the ancestors that only some of its rows see) and shares with its neighbours
+full calls for the ancestors that all rows see. With a window or a chunk long runs are cut too, and
+keys outside are never touched. Everything here is host-side numpy; nothing depends on a model.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ def plan_calls(
     Args:
         tree: the prefix tree, any number of roots.
         window: depth positions a query reads back, itself included; None for all.
-        chunk: size of the blocks of depth positions that do not read each other; None for one block.
+        chunk: size of the blocks of depth positions that do not read each other; None for one
+            block.
 
     Returns:
-        The calls, local ones first in packed order. Together they hold every visible pair once and no
-        other unmasked pair.
+        The calls, local ones first in packed order. Together they hold every visible pair once and
+        no other unmasked pair.
     """
     lowest = _lowest_depths(tree.depth_positions, window, chunk)
     runs = find_runs(tree)
@@ -135,7 +136,8 @@ def _tile_runs(tree: PrefixTree, runs: Runs) -> list[Interval]:
             tiles.append((start, end))
             continue
         if open_start >= 0:
-            # Keys before the tile that this run sees: a run hanging inside the tile sees its parent's.
+            # Keys before the tile that this run sees: a run hanging inside the tile sees its
+            # parent's.
             before = branch_depth if branch_end <= open_start else seen[parent]
             wasted = length * (first_seen - before) + 2 * rows * length
             if rows + length <= TILE_ROWS and wasted <= 2 * CALL_COST:

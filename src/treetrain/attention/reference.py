@@ -1,7 +1,7 @@
 """The readable attention that defines the result: dense, any device, any dtype.
 
-It builds a T x T visibility and therefore serves tests, short trees and layers that no other backend can
-compute; memory grows with T squared.
+It builds a T x T visibility and therefore serves tests, short trees and layers that no other
+backend can compute; memory grows with T squared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def find_visibility(
     Args:
         packed: the packed tree.
         window: number of depth positions a query reads back, itself included; None for all.
-        chunk: size of the blocks of depth positions that do not read each other; None for one block.
+        chunk: size of the blocks of depth positions that do not read each other; None for one
+            block.
 
     Returns:
         `visible[q, k]`, bool [T, T], packed indices.

@@ -1,8 +1,9 @@
 """The rectangle backend: plain dense and causal attention over slices, merged by log-sum-exp.
 
-Every kernel call of `plan` is attention of one rectangle. Outputs of a row's rectangles are merged by
-their log-sum-exp; the backward pass hands each rectangle the merged output and log-sum-exp, which makes
-it exact. Grouped heads are never expanded. Score capping has no fused kernel and is left to `reference`.
+Every kernel call of `plan` is attention of one rectangle. Outputs of a row's rectangles are merged
+by their log-sum-exp; the backward pass hands each rectangle the merged output and log-sum-exp,
+which makes it exact. Grouped heads are never expanded. Score capping has no fused kernel and is
+left to `reference`.
 
 Source: the merge and its backward pass are those of ring attention, Liu et al., arXiv:2310.01889.
 """
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from treetrain.attention.kernels import Kernel, choose_kernel
+from treetrain.attention.kernels import choose_kernel
 from treetrain.attention.plan import Call, plan_calls
 from treetrain.packing.packed_tree import PackedTree
 
@@ -122,9 +123,9 @@ class _SliceAttention(torch.autograd.Function):
                 wide_query[:, :, rows],
                 _gather(wide_key, call),
                 _gather(wide_value, call),
-                causal=call.causal,
-                mask=rectangles.mask(call, wide_query),
-                scale=scale,
+                call.causal,
+                rectangles.mask(call, wide_query),
+                scale,
             )
             if call.local:
                 output[:, :, rows] = part
@@ -143,7 +144,7 @@ class _SliceAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, sinks, output, logsumexp = ctx.saved_tensors
-        kernel: Kernel = choose_kernel(query.device)
+        kernel = choose_kernel(query.device)
         wide_query, wide_key, wide_value = _widen(query, key, value)
         size = wide_query.shape[-1]
         wide_output = _pad(output.to(wide_query.dtype), size)
@@ -160,9 +161,9 @@ class _SliceAttention(torch.autograd.Function):
                 _gather(wide_value, call),
                 wide_output[:, :, rows],
                 logsumexp[:, :, rows],
-                causal=call.causal,
-                mask=ctx.rectangles.mask(call, wide_query),
-                scale=ctx.scale,
+                call.causal,
+                ctx.rectangles.mask(call, wide_query),
+                ctx.scale,
             )
             if call.local:
                 grad_query[:, :, rows] = part_query
@@ -188,8 +189,8 @@ class _SliceAttention(torch.autograd.Function):
 def _widen(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Bring queries, keys and values to one head size and to float32 or wider.
 
-    The kernels want one head size; half precision is computed in float32, so that merging rectangles
-    adds no rounding of its own.
+    The kernels want one head size; half precision is computed in float32, so that merging
+    rectangles adds no rounding of its own.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     size = max(query.shape[-1], value.shape[-1])

@@ -51,12 +51,13 @@ def check_model(model: nn.Module) -> None:
         )
     if getattr(config, "reorder_and_upcast_attn", False) and implementation == "eager":
         raise UnsupportedModelError(
-            f"{name} has reorder_and_upcast_attn, an attention of its own; set it to False in the config"
+            f"{name} has reorder_and_upcast_attn, an attention of its own; set it to False in its "
+            "config"
         )
     if getattr(config, "output_router_logits", False):
         raise UnsupportedModelError(
-            f"{name} has output_router_logits=True, but the router's auxiliary loss is not computed on "
-            "trees; set it to False in the config to train without it"
+            f"{name} has output_router_logits=True, but the router's auxiliary loss is not "
+            "computed on trees; set it to False in the config to train without it"
         )
 
 
@@ -73,9 +74,9 @@ def check_layers(model: PreTrainedModel, attention_modules: int) -> None:
     layers = model.config.get_text_config().num_hidden_layers
     if attention_modules < layers:
         raise UnsupportedModelError(
-            f"only {attention_modules} of the {layers} layers of {type(model).__name__} attend through "
-            "transformers' AttentionInterface; layers of another kind (recurrent, convolution) would "
-            "run from one branch into the next"
+            f"only {attention_modules} of the {layers} layers of {type(model).__name__} attend "
+            "through transformers' AttentionInterface; layers of another kind (recurrent, "
+            "convolution) would run from one branch into the next"
         )
 
 
@@ -108,8 +109,9 @@ def check_dropouts(dropouts: list[tuple[str, nn.Module]]) -> None:
         rate: Any = getattr(module, "p", 0.0)
         if module.training and rate > 0:
             raise UnsupportedModelError(
-                f"{name} would drop {rate} of its input; a shared token cannot be dropped differently "
-                "for each sequence: set the model's dropout rates to 0 in its config, or call model.eval()"
+                f"{name} would drop {rate} of its input; a shared token cannot be dropped "
+                "differently for each sequence: set the model's dropout rates to 0 in its config, "
+                "or call model.eval()"
             )
 
 
@@ -137,7 +139,7 @@ def check_depth(model: PreTrainedModel, depth: int) -> None:
         )
         if depth > limit:
             raise UnsupportedModelError(
-                f"{type(model).__name__} has {kind!r} rotary embeddings, whose frequencies change for "
-                f"sequences longer than {limit} tokens; a tree that is {depth} tokens deep would mix "
-                "both kinds: keep its sequences within that length"
+                f"{type(model).__name__} has {kind!r} rotary embeddings, whose frequencies change "
+                f"for sequences longer than {limit} tokens; a tree that is {depth} tokens deep "
+                "would mix both kinds: keep its sequences within that length"
             )

@@ -1,8 +1,8 @@
 """The map from hidden states to logits, without the rest of the model.
 
-Logits are not always the output layer of hidden states: some models scale or cap them. What the config
-names is tried, and what reproduces the model's own logits is used; a head that nothing reproduces is
-refused.
+Logits are not always the output layer of hidden states: some models scale or cap them. What the
+config names is tried, and what reproduces the model's own logits is used; a head that nothing
+reproduces is refused.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def find_head(model: PreTrainedModel, hidden: Tensor, logits: Tensor) -> Head:
         The head.
 
     Raises:
-        UnsupportedModelError: if the model has no output layer, or if none of the scales and caps that
-            its config names gives its logits.
+        UnsupportedModelError: if the model has no output layer, or if none of the scales and caps
+            that its config names gives its logits.
     """
     layer = model.get_output_embeddings()
     if layer is None:
@@ -92,6 +92,7 @@ def find_head(model: PreTrainedModel, hidden: Tensor, logits: Tensor) -> Head:
             if error <= tolerance:
                 return head
     raise UnsupportedModelError(
-        f"{type(model).__name__} computes logits that its output layer does not give (closest: off by "
-        f"{closest:.2g}, allowed {tolerance:.2g}), and its config names no scale or cap that explains it"
+        f"{type(model).__name__} computes logits that its output layer does not give (closest: off "
+        f"by {closest:.2g}, allowed {tolerance:.2g}), and its config names no scale or cap that "
+        "explains it; train it on separate sequences"
     )

@@ -1,8 +1,8 @@
 """The attention function that transformers calls, and the tree that reaches it.
 
-The tree travels as a keyword of the model's forward pass, `prefix_tree`, which decoder layers hand down
-to the attention function and which survives gradient checkpointing of both kinds. A call without the
-keyword goes to the implementation that the model had before.
+The tree travels as a keyword of the model's forward pass, `prefix_tree`, which decoder layers hand
+down to the attention function and which survives gradient checkpointing of both kinds. A call
+without the keyword goes to the implementation that the model had before.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Layer:
     Attributes:
         backend: name of the attention backend.
         window: depth positions a query reads back, itself included; None for all.
-        chunk: size of the blocks of depth positions that do not read each other; None for one block.
+        chunk: size of the blocks of depth positions that do not read each other; None for one
+            block.
     """
 
     backend: str
@@ -109,8 +110,8 @@ def name_module(module: nn.Module) -> str:
 def make_sentinel(device: torch.device) -> Tensor:
     """Make the mask that a tree call hands to the model.
 
-    transformers returns a 4-D mask untouched, so that it builds none of its own and reads no packing
-    into the depth positions.
+    transformers returns a 4-D mask untouched, so that it builds none of its own and reads no
+    packing into the depth positions.
 
     Args:
         device: where the model's inputs live.
@@ -147,7 +148,7 @@ def find_original(implementation: str, module: nn.Module) -> Callable[..., Any]:
 
 
 def register_attention() -> None:
-    """Register the attention function with transformers, once for each implementation it stands in for."""
+    """Register the attention function with transformers, once per stood-in implementation."""
     for original, name in REGISTERED_NAMES.items():
         if name not in ALL_ATTENTION_FUNCTIONS.valid_keys():
             AttentionInterface.register(name, _stand_in(original))
@@ -208,7 +209,8 @@ def _attend_tree(
     ]
     if unknown:
         raise UnsupportedModelError(
-            f"{name} hands {unknown} to its attention, which no backend knows how to compute on a tree"
+            f"{name} hands {unknown} to its attention, which no backend computes on a tree; train "
+            "this model on separate sequences"
         )
     layer = call.layers[module]
     output = tree_attention(

@@ -1,7 +1,8 @@
 """Preparing a Hugging Face causal model for packed trees, and giving it back as it was.
 
-Nothing global is patched and no weight is touched: the model's attention implementation is switched to
-one registered under a name of ours, which hands plain calls to the implementation it replaced.
+Nothing global is patched and no weight is touched: the model's attention implementation is
+switched to one registered under a name of ours, which hands plain calls to the implementation it
+replaced.
 """
 
 from __future__ import annotations
@@ -145,9 +146,9 @@ class PreparedModel:
 def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
     """Prepare a Hugging Face causal model for packed trees.
 
-    Plain calls (evaluation, padded batches, generate) stay what they were. The model is checked on a
-    tree of a few tokens against its own plain calls, so that a model which would be wrong is refused
-    here.
+    Plain calls (evaluation, padded batches, generate) stay what they were. The model is checked on
+    a tree of a few tokens against its own plain calls, so that a model which would be wrong is
+    refused here.
 
     Args:
         model: a causal language model with attention implementation "sdpa" or "eager".
@@ -216,7 +217,8 @@ def find_prepared(model: nn.Module) -> PreparedModel:
     prepared = getattr(model, _ATTRIBUTE, None)
     if not isinstance(prepared, PreparedModel):
         raise ValueError(
-            f"model must be prepared, got a plain {type(model).__name__}; call treetrain.prepare(model)"
+            f"model must be prepared, got a plain {type(model).__name__}; call "
+            "treetrain.prepare(model) first"
         )
     return prepared
 
@@ -273,7 +275,7 @@ def _check_on_tree(prepared: PreparedModel, sequences: list[list[int]]) -> None:
     allowed = (1e-4 if exact else 6e-2) * largest
     if not error <= allowed:
         raise UnsupportedModelError(
-            f"{type(model).__name__} gives other logits on a tree than on each sequence alone (off by "
-            f"{error:.2g}, allowed {allowed:.2g}); something in it depends on packed order, for "
+            f"{type(model).__name__} gives other logits on a tree than on each sequence alone (off "
+            f"by {error:.2g}, allowed {allowed:.2g}); something in it depends on packed order, for "
             "example positions it counts itself or a layer that mixes neighbouring tokens"
         )

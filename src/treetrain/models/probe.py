@@ -1,7 +1,8 @@
 """What the attention layers of a model compute, found by watching one plain call of a few tokens.
 
-Windows and chunks are read off the mask functions that transformers builds for each layer, evaluated far
-beyond the few tokens, so that neither the model's type nor its config's spelling matters.
+Windows and chunks are read off the mask functions that transformers builds for each layer,
+evaluated far beyond the few tokens, so that neither the model's type nor its config's spelling
+matters.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from treetrain.models.hooks import Layer, find_original, name_module
 from treetrain.models.implementation import using_implementation
 
 _PROBE_NAME = "treetrain_probe"
-#: Positions at which mask functions are evaluated; windows and chunks beyond bind no tree of this depth.
+#: Positions at which mask functions are evaluated; windows and chunks beyond bind no tree of this
+#: depth.
 _FAR = 1 << 20
 
 
@@ -49,8 +51,8 @@ def probe_layers(
         What each attention module computes, in the order they were called.
 
     Raises:
-        UnsupportedModelError: if a layer's mask is not causal with at most a window and a chunk, if a
-            module attends more than once, or if the backend refuses a layer.
+        UnsupportedModelError: if a layer's mask is not causal with at most a window and a chunk,
+            if a module attends more than once, or if the backend refuses a layer.
     """
     seen: dict[nn.Module, _Seen] = {}
     masks: dict[int, Callable[..., Any]] = {}
@@ -95,8 +97,8 @@ def probe_layers(
     for module, what in seen.items():
         if what.mask is None or id(what.mask) not in masks:
             raise UnsupportedModelError(
-                f"{name_module(module)} attends with a mask that transformers' mask functions did not "
-                "build, so that its visibility is unknown"
+                f"{name_module(module)} attends with a mask that transformers' mask functions did "
+                "not build, so that its visibility is unknown; train it on separate sequences"
             )
         window, chunk = _read_mask(masks[id(what.mask)], module)
         name = choose_backend(
@@ -138,6 +140,7 @@ def _read_mask(
         if not torch.equal(row(position), expected):
             raise UnsupportedModelError(
                 f"{name_module(module)} has a mask that is not causal with at most a window or a "
-                "chunk (a prefix or a block read in both directions?); it cannot be trained on trees"
+                "chunk (a prefix or a block read in both directions?); it cannot be trained on "
+                "trees"
             )
     return window, chunk

@@ -75,8 +75,8 @@ def make_tiny_model(
 ) -> PreTrainedModel:
     """Make a tiny random causal model, without dropout, in eval mode.
 
-    Weights are drawn wider than usual, so that a token that sees too much or too little shows in the
-    logits.
+    Weights are drawn wider than usual, so that a token that sees too much or too little shows in
+    the logits.
 
     Args:
         family: a model type in `FAMILIES`.

@@ -1,8 +1,8 @@
 """Runs of a prefix tree, and the slices that describe its visibility.
 
-A run is a stretch of packed order in which each node is its predecessor's child; the runs tile packed
-order, one per leaf. A slice is one rectangle of queries x keys. How a backend groups slices into kernel
-calls is its own affair.
+A run is a stretch of packed order in which each node is its predecessor's child; the runs tile
+packed order, one per leaf. A slice is one rectangle of queries x keys. How a backend groups slices
+into kernel calls is its own affair.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def find_runs(tree: PrefixTree) -> Runs:
 
     Example:
         >>> from treetrain.tree.build import build_prefix_tree
-        >>> runs = find_runs(build_prefix_tree([[1, 2, 3, 4, 5], [1, 2, 3, 6, 7], [1, 2, 3, 6, 7, 8, 9]]))
+        >>> runs = find_runs(build_prefix_tree([[1, 2, 3, 4, 5], [1, 2, 3, 6, 7, 8, 9]]))
         >>> runs.starts.tolist(), runs.ends.tolist(), runs.branch_ends.tolist()
         ([0, 7], [7, 9], [0, 3])
     """
@@ -104,8 +104,8 @@ def find_runs(tree: PrefixTree) -> Runs:
 def find_slices(tree: PrefixTree) -> Slices:
     """Describe a tree's visibility by 2K - R slices for K leaves and R roots.
 
-    One causal slice for each run, then one full slice for each run that hangs from another: the whole
-    subtree hanging there reads the parent run up to the branch point.
+    One causal slice for each run, then one full slice for each run that hangs from another: the
+    whole subtree hanging there reads the parent run up to the branch point.
 
     Args:
         tree: the prefix tree, any number of roots.

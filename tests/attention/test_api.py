@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from treetrain.attention.api import choose_backend, tree_attention
+from treetrain.errors import UnsupportedModelError
+from treetrain.packing.packed_tree import PackedTree, pack_tree
+from treetrain.testing.trees import worked_example
+from treetrain.tree.build import build_prefix_tree
+
+CPU = torch.device("cpu")
+Inputs = Callable[..., tuple[Tensor, Tensor, Tensor]]
+
+
+@pytest.fixture
+def packed() -> PackedTree:
+    return pack_tree(build_prefix_tree(worked_example()))
+
+
+def test_auto_prefers_slices_and_takes_the_reference_for_capped_scores() -> None:
+    assert choose_backend("auto", CPU) == "slices"
+    assert choose_backend("auto", CPU, softcap=30.0) == "reference"
+    assert choose_backend("auto", CPU, has_sinks=True) == "slices"
+
+
+def test_a_named_backend_never_falls_back() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"capped at 30.0.*use backend='auto'"):
+        choose_backend("slices", CPU, softcap=30.0)
+
+
+def test_an_unknown_backend_is_named() -> None:
+    with pytest.raises(ValueError, match="backend must be 'auto' or one of.*got 'flash'"):
+        choose_backend("flash", CPU)
+
+
+def test_softcap_is_computed(packed: PackedTree, make_inputs: Inputs) -> None:
+    inputs = make_inputs(9)
+    capped = tree_attention(*inputs, packed, softcap=0.5)
+    assert not torch.allclose(capped, tree_attention(*inputs, packed))
+
+
+def test_shapes_are_checked(packed: PackedTree, make_inputs: Inputs) -> None:
+    query, key, value = make_inputs(9)
+    with pytest.raises(ValueError, match="tree's 9 tokens"):
+        tree_attention(query[:, :, :8], key[:, :, :8], value[:, :, :8], packed)
+    with pytest.raises(ValueError, match=r"query must be \[B, heads, T, D\]"):
+        tree_attention(query[0], key, value, packed)
+    with pytest.raises(ValueError, match="multiple of key heads"):
+        tree_attention(query[:, :3], key, value, packed)
+    with pytest.raises(ValueError, match="one floating dtype"):
+        tree_attention(query.float(), key, value, packed)
+    with pytest.raises(ValueError, match="window must be at least 1"):
+        tree_attention(query, key, value, packed, window=0)
+    with pytest.raises(ValueError, match="one score per query head"):
+        tree_attention(query, key, value, packed, sinks=torch.zeros(3))
+
+
+def test_scale_defaults_to_the_head_size(packed: PackedTree, make_inputs: Inputs) -> None:
+    inputs = make_inputs(9)
+    assert torch.equal(
+        tree_attention(*inputs, packed), tree_attention(*inputs, packed, scale=8**-0.5)
+    )

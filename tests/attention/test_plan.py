@@ -1,0 +1,114 @@
+"""Kernel calls against visibility rebuilt from paths, for full attention, windows and chunks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from treetrain.attention.plan import Call, plan_calls
+from treetrain.testing.trees import random_forest, tree_family
+from treetrain.tree.build import build_prefix_tree
+from treetrain.tree.prefix_tree import PrefixTree
+
+
+def visibility(tree: PrefixTree, window: int | None, chunk: int | None) -> np.ndarray:
+    visible = np.zeros((tree.num_tokens, tree.num_tokens), bool)
+    for sequence in range(tree.num_sequences):
+        path = tree.positions(sequence)
+        for place, query in enumerate(path):
+            first = 0
+            if window is not None:
+                first = max(first, place - window + 1)
+            if chunk is not None:
+                first = max(first, place // chunk * chunk)
+            visible[query, path[first : place + 1]] = True
+    return visible
+
+
+def count_pairs(calls: list[Call], tokens: int) -> np.ndarray:
+    counts = np.zeros((tokens, tokens), int)
+    for call in calls:
+        keys = np.concatenate([np.arange(start, end) for start, end in call.keys])
+        block = np.ones((call.q_end - call.q_start, len(keys)), int)
+        if call.causal:
+            assert call.keys == ((call.q_start, call.q_end),)
+            block = np.tril(block)
+        if call.visible is not None:
+            block = block * call.visible
+        counts[np.arange(call.q_start, call.q_end)[:, None], keys[None, :]] += block
+    return counts
+
+
+def check(sequences: list[list[int]], window: int | None, chunk: int | None) -> None:
+    tree = build_prefix_tree(sequences)
+    calls = plan_calls(tree, window=window, chunk=chunk)
+    assert np.array_equal(
+        count_pairs(calls, tree.num_tokens), visibility(tree, window, chunk).astype(int)
+    ), (sequences, window, chunk)
+    local = np.zeros(tree.num_tokens, int)
+    for call in calls:
+        local[call.q_start : call.q_end] += call.local
+    assert (local == 1).all()
+    first_full = next((place for place, call in enumerate(calls) if not call.local), len(calls))
+    assert not any(call.local for call in calls[first_full:])
+
+
+@pytest.mark.parametrize("window", [None, 1, 4, 40])
+@pytest.mark.parametrize("name", tree_family())
+def test_family_calls_are_the_visibility_and_hold_no_pair_twice(
+    name: str, window: int | None
+) -> None:
+    check(tree_family()[name], window, None)
+
+
+def test_calls_of_random_forests_are_the_visibility_and_hold_no_pair_twice() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        sequences = [
+            rng.integers(0, 3, rng.integers(0, 14)).tolist() for _ in range(rng.integers(1, 9))
+        ]
+        window = None if rng.random() < 0.5 else int(rng.integers(1, 12))
+        chunk = None if rng.random() < 0.5 else int(rng.integers(1, 12))
+        check(sequences, window, chunk)
+
+
+def test_calls_of_large_forests_with_long_runs_are_the_visibility() -> None:
+    rng = np.random.default_rng(1)
+    for seed in range(6):
+        stem = rng.integers(0, 50, 400).tolist()
+        sequences = [
+            [*stem[: int(rng.integers(0, 400))], *rng.integers(0, 50, int(rng.integers(1, 300)))]
+            for _ in range(12)
+        ]
+        for window, chunk in [(None, None), (64, None), (300, None), (None, 128), (100, 256)]:
+            check(sequences, window, chunk)
+        check(random_forest(np.random.default_rng(seed)), None, None)
+
+
+def test_a_window_longer_than_every_path_changes_nothing() -> None:
+    tree = build_prefix_tree(tree_family()["uneven"])
+    wide = plan_calls(tree, window=1000, chunk=1000)
+    assert [(c.q_start, c.q_end, c.keys) for c in wide] == [
+        (c.q_start, c.q_end, c.keys) for c in plan_calls(tree)
+    ]
+
+
+def test_keys_outside_the_window_are_not_computed() -> None:
+    tree = build_prefix_tree([list(range(4096))])
+    full = sum(call.pairs for call in plan_calls(tree))
+    windowed = sum(call.pairs for call in plan_calls(tree, window=256))
+    assert windowed <= 0.25 * full
+
+
+def test_short_leaves_share_calls() -> None:
+    stem = list(range(100, 612))
+    tree = build_prefix_tree([[*stem, leaf, 1, 2, 3] for leaf in range(64)])
+    assert len(plan_calls(tree)) <= 8
+
+
+def test_equal_masks_are_one_array() -> None:
+    tree = build_prefix_tree([list(range(4096))])
+    calls = plan_calls(tree, window=256)
+    masks = [call.visible for call in calls if call.visible is not None]
+    assert len(masks) > 8
+    assert len({id(mask) for mask in masks}) <= 4

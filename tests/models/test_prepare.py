@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from tests.models.baseline import logits_on_tree
+from treetrain.errors import UnsupportedModelError
+from treetrain.models.prepare import find_prepared, prepare
+from treetrain.packing.packed_tree import pack_tree
+from treetrain.testing.models import make_tiny_model
+from treetrain.testing.trees import worked_example
+from treetrain.tree.build import build_prefix_tree
+
+PADDED = {
+    "input_ids": torch.tensor([[5, 6, 7, 8, 9, 10, 11], [0, 0, 0, 8, 7, 6, 5]]),
+    "attention_mask": torch.tensor([[1] * 7, [0, 0, 0, 1, 1, 1, 1]]),
+}
+
+
+def plain_results(model: PreTrainedModel) -> list[torch.Tensor]:
+    with torch.no_grad():
+        return [
+            model(**PADDED).logits,
+            model(input_ids=PADDED["input_ids"]).logits,
+            model.generate(**PADDED, max_new_tokens=6, do_sample=False),
+        ]
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gpt2", "gemma3_text"])
+def test_plain_calls_padded_batches_and_generate_are_bit_equal(
+    family: str, implementation: str
+) -> None:
+    model = make_tiny_model(family, attn_implementation=implementation)
+    before = plain_results(model)
+    prepared = prepare(model)
+    for one, other in zip(plain_results(model), before, strict=True):
+        assert torch.equal(one, other)
+    prepared.undo()
+    for one, other in zip(plain_results(model), before, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_undo_gives_back_config_and_attributes() -> None:
+    model = make_tiny_model("llama")
+    attributes, config = set(vars(model)), model.config.to_dict()
+    prepared = prepare(model)
+    assert prepared.active
+    prepared.undo()
+    prepared.undo()
+    assert not prepared.active
+    assert set(vars(model)) == attributes
+    assert model.config.to_dict() == config
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_modes_weights_and_random_state_stay_as_they_were() -> None:
+    model = make_tiny_model("llama")
+    model.model.layers[1].train()
+    modes = [module.training for module in model.modules()]
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    prepare(model)
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_an_undone_model_refuses_trees_and_names_the_way_out() -> None:
+    model = make_tiny_model("llama")
+    prepared = prepare(model)
+    assert find_prepared(model) is prepared
+    prepared.undo()
+    packed = pack_tree(build_prefix_tree(worked_example()))
+    with pytest.raises(ValueError, match=r"call prepare\(model\) again"):
+        prepared.hidden_states(packed)
+    with pytest.raises(ValueError, match=r"treetrain.prepare\(model\)"):
+        find_prepared(model)
+
+
+def test_undone_for_a_while_is_prepared_again_even_after_an_error() -> None:
+    prepared = prepare(make_tiny_model("llama"))
+    with pytest.raises(KeyError), prepared.undone():
+        assert prepared.model.config._attn_implementation == "sdpa"
+        raise KeyError
+    assert prepared.active
+
+
+def test_preparing_twice_keeps_one_handle_that_undoes_everything() -> None:
+    model = make_tiny_model("llama")
+    prepare(model, "reference")
+    again = prepare(model, "slices")
+    assert find_prepared(model) is again
+    again.undo()
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_copy_of_a_prepared_model_works_on_its_own() -> None:
+    model = make_tiny_model("llama")
+    prepared = prepare(model)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.lm_head.weight.mul_(2.0)
+    ours = logits_on_tree(find_prepared(twin), worked_example())
+    theirs = logits_on_tree(prepared, worked_example())
+    assert torch.allclose(ours[0], 2 * theirs[0], atol=1e-5)
+    find_prepared(twin).undo()
+    assert prepared.active
+
+
+def test_saving_a_prepared_model_writes_a_plain_one(tmp_path: object) -> None:
+    model = make_tiny_model("llama")
+    prepare(model)
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    assert loaded.config._attn_implementation == "sdpa"
+    assert torch.equal(loaded(**PADDED).logits, model(**PADDED).logits)
+
+
+def test_a_tree_without_tokens_has_no_hidden_states() -> None:
+    prepared = prepare(make_tiny_model("llama"))
+    hidden = prepared.hidden_states(pack_tree(build_prefix_tree([[], []])))
+    assert hidden.shape == (0, 32)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_dtypes_are_prepared(dtype: torch.dtype) -> None:
+    prepared = prepare(make_tiny_model("llama", dtype=dtype))
+    packed = pack_tree(build_prefix_tree(worked_example()))
+    assert prepared.hidden_states(packed).dtype == dtype
+
+
+def test_a_module_that_is_no_transformers_model_is_refused() -> None:
+    with pytest.raises(TypeError, match="PreTrainedModel, got Linear"):
+        prepare(nn.Linear(2, 2))
+
+
+def test_a_model_without_output_layer_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="AutoModelForCausalLM"):
+        prepare(make_tiny_model("llama").model)
+
+
+def test_a_backend_that_cannot_serve_a_layer_is_refused_when_preparing() -> None:
+    model = make_tiny_model("gemma2")
+    with pytest.raises(UnsupportedModelError, match="capped at 5.0"):
+        prepare(model, "slices")
+    assert model.config._attn_implementation == "eager"
+    with pytest.raises(ValueError, match="backend must be"):
+        prepare(model, "fast")
+
+
+def test_active_dropout_is_refused_and_eval_accepted() -> None:
+    packed = pack_tree(build_prefix_tree(worked_example()))
+    model = make_tiny_model("gpt2")
+    model.transformer.h[2].resid_dropout = nn.Dropout(0.1).eval()
+    prepared = prepare(model)
+    prepared.hidden_states(packed)
+    model.train()
+    with pytest.raises(UnsupportedModelError, match=r"would drop 0.1.*model.eval\(\)"):
+        prepared.hidden_states(packed)
+
+
+def test_attention_dropout_in_training_is_refused() -> None:
+    model = make_tiny_model("llama", attention_dropout=0.2)
+    prepared = prepare(model)
+    model.train()
+    with pytest.raises(UnsupportedModelError, match=r"0.2 of its attention weights"):
+        prepared.hidden_states(pack_tree(build_prefix_tree(worked_example())))
+
+
+def test_unsupported_implementations_name_the_way_out() -> None:
+    model = make_tiny_model("llama", attn_implementation="flex_attention")
+    with pytest.raises(UnsupportedModelError, match=r"set_attn_implementation\('sdpa'\)"):
+        prepare(model)
+
+
+def test_positions_counted_in_packed_order_are_caught() -> None:
+    """A model that ignores depth positions is wrong on trees, silently but for the check."""
+    model = make_tiny_model("llama")
+    rotary = model.model.rotary_emb
+    forward = type(rotary).forward
+
+    class Stubborn(type(rotary)):
+        def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> object:
+            return forward(self, x, torch.arange(x.shape[1])[None])
+
+    rotary.__class__ = Stubborn
+    with pytest.raises(UnsupportedModelError, match="other logits on a tree"):
+        prepare(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_rotary_embeddings_that_depend_on_length_are_refused_beyond_it() -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    model = make_tiny_model("llama", rope_parameters=rope, max_position_embeddings=16)
+    prepared = prepare(model)
+    prepared.hidden_states(pack_tree(build_prefix_tree([list(range(3, 19))])))
+    with pytest.raises(UnsupportedModelError, match="longer than 16 tokens"):
+        prepared.hidden_states(pack_tree(build_prefix_tree([list(range(3, 20))])))
+
+
+def test_router_auxiliary_loss_is_refused_by_name() -> None:
+    model = make_tiny_model("qwen3_moe", output_router_logits=True)
+    with pytest.raises(UnsupportedModelError, match="output_router_logits"):
+        prepare(model)
+
+
+def test_recurrent_models_are_refused() -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        "mamba", vocab_size=64, hidden_size=16, num_hidden_layers=2, state_size=4
+    )
+    with pytest.raises(UnsupportedModelError):
+        prepare(AutoModelForCausalLM.from_config(config))
