@@ -33,7 +33,7 @@ def test_a_named_backend_never_falls_back() -> None:
 
 
 def test_an_unknown_backend_is_named() -> None:
-    with pytest.raises(ValueError, match="backend must be 'auto' or one of.*got 'flash'"):
+    with pytest.raises(ValueError, match=r"backend must be 'auto' or one of.*got 'flash'"):
         choose_backend("flash", CPU)
 
 

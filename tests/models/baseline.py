@@ -33,7 +33,7 @@ def logits_on_tree(prepared: PreparedModel, sequences: Sequence[list[int]]) -> l
 
 
 def gradients(model: PreTrainedModel, logits: list[Tensor]) -> dict[str, Tensor]:
-    """Gradients of every parameter, of a loss in which each logit of each sequence has its weight."""
+    """Gradients of all parameters, of a loss in which each logit has its own weight."""
     model.zero_grad()
     generator = torch.Generator().manual_seed(5)
     loss = torch.zeros(())

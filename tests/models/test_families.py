@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tests.models.baseline import check_equal, gradients, logits_alone, logits_on_tree
+
 from treetrain.models.prepare import prepare
 from treetrain.testing.models import FAMILIES, make_tiny_model
 from treetrain.testing.trees import random_forest, tree_family

@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
+from tests.models.baseline import logits_on_tree
 from torch import nn
 from transformers import PreTrainedModel
 
-from tests.models.baseline import logits_on_tree
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepare import find_prepared, prepare
 from treetrain.packing.packed_tree import pack_tree
@@ -85,9 +85,14 @@ def test_an_undone_model_refuses_trees_and_names_the_way_out() -> None:
 
 def test_undone_for_a_while_is_prepared_again_even_after_an_error() -> None:
     prepared = prepare(make_tiny_model("llama"))
-    with pytest.raises(KeyError), prepared.undone():
-        assert prepared.model.config._attn_implementation == "sdpa"
-        raise KeyError
+
+    def fail() -> None:
+        with prepared.undone():
+            assert prepared.model.config._attn_implementation == "sdpa"
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert prepared.active
 
 
@@ -147,7 +152,7 @@ def test_a_model_without_output_layer_is_refused() -> None:
 
 def test_a_backend_that_cannot_serve_a_layer_is_refused_when_preparing() -> None:
     model = make_tiny_model("gemma2")
-    with pytest.raises(UnsupportedModelError, match="capped at 5.0"):
+    with pytest.raises(UnsupportedModelError, match=r"capped at 5\.0"):
         prepare(model, "slices")
     assert model.config._attn_implementation == "eager"
     with pytest.raises(ValueError, match="backend must be"):
@@ -200,7 +205,7 @@ def test_rotary_embeddings_that_depend_on_length_are_refused_beyond_it() -> None
     model = make_tiny_model("llama", rope_parameters=rope, max_position_embeddings=16)
     prepared = prepare(model)
     prepared.hidden_states(pack_tree(build_prefix_tree([list(range(3, 19))])))
-    with pytest.raises(UnsupportedModelError, match="longer than 16 tokens"):
+    with pytest.raises(UnsupportedModelError, match=r"longer than 16 tokens"):
         prepared.hidden_states(pack_tree(build_prefix_tree([list(range(3, 20))])))
 
 
