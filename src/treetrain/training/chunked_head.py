@@ -288,14 +288,13 @@ def _exponentiate_(
 def _entropy_gradient_(logprobs: Tensor, share: Tensor, entropy: Tensor, grads: Tensor) -> None:
     """Turn log-probabilities [n, V] into -p (share + grad (log p + entropy)), in place."""
     constant = share + grads * entropy
-    # A logit of minus infinity has p = 0 and would make 0 x infinity.
-    logprobs.clamp_(min=torch.finfo(logprobs.dtype).min / 4)
+    # A logit of minus infinity has p = 0 and would make 0 x infinity; so has one of -1000.
+    logprobs.clamp_(min=-1000.0)
     # By eighths, because the factor needs memory of its own.
-    for rows in torch.arange(len(logprobs)).tensor_split(8):
-        if len(rows):
-            part = slice(int(rows[0]), int(rows[-1]) + 1)
-            factor = logprobs[part] * -grads[part, None] - constant[part, None]
-            logprobs[part].exp_().mul_(factor)
+    eighths = (values.tensor_split(8) for values in (logprobs, grads, constant))
+    for part, grad, rest in zip(*eighths, strict=True):
+        factor = part * -grad[:, None] - rest[:, None]
+        part.exp_().mul_(factor)
 
 
 def _sum_rows(chunk: _Chunk, values: Tensor) -> Tensor:

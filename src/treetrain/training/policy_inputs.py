@@ -1,0 +1,101 @@
+"""Per-sequence inputs of policy losses, checked and laid out as flat edges on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from treetrain.packing.batch import Batch
+from treetrain.packing.targets import Floats
+from treetrain.tree.prefix_tree import Ints
+
+
+def read_advantages(batch: Batch, advantages: Sequence[Any] | None, trained: Ints) -> Floats:
+    """Read the advantage of each trained edge.
+
+    Args:
+        batch: the batch.
+        advantages: for each sequence a number or one per edge, [max(L - 1, 0)]; None: the samples'
+            own, a number or one per token, [L].
+        trained: flat edges that are trained, [n].
+
+    Returns:
+        One advantage per trained edge, [n] float64.
+
+    Raises:
+        ValueError: a sequence that trains something has no advantage.
+    """
+    if advantages is not None:
+        return read_edges(batch, "advantages", advantages, trained, numbers=True)
+    rows: list[Any] = []
+    offsets = batch.targets.sequence_offsets
+    needed = np.diff(np.searchsorted(trained, offsets))
+    for index, sample in enumerate(batch.samples):
+        value = sample.advantage
+        if value is None:
+            if needed[index]:
+                source = f" ({sample.source})" if sample.source else ""
+                raise ValueError(
+                    f"advantages must be given, got none for samples[{batch.indices[index]}]"
+                    f"{source}; set Sample.advantage or pass advantages="
+                )
+            value = 0.0
+        rows.append(value if np.ndim(value) == 0 else np.asarray(value)[1:])
+    return read_edges(batch, "advantages", rows, trained, numbers=True)
+
+
+def read_edges(
+    batch: Batch, name: str, rows: Any, trained: Ints, *, numbers: bool = False
+) -> Floats:
+    """Read one value per trained edge from one row per sequence.
+
+    Args:
+        batch: the batch.
+        name: name of the argument, for messages.
+        rows: for each sequence one value per edge, [max(L - 1, 0)]: list, array or tensor.
+        trained: flat edges that are trained, [n].
+        numbers: whether a row may be one number for all of its edges.
+
+    Returns:
+        One value per trained edge, [n] float64.
+
+    Raises:
+        ValueError: there is not one row per sequence or one value per edge, or the value of a
+        trained
+            edge is not finite; names the first.
+    """
+    if len(rows) != batch.num_sequences:
+        raise ValueError(
+            f"{name} must have one entry per sequence of the batch, {batch.num_sequences}, got "
+            f"{len(rows)}; pick those of batch.indices"
+        )
+    offsets = batch.targets.sequence_offsets
+    values = np.empty(len(batch.targets.edge_weights))
+    for index, row in enumerate(rows):
+        array = _to_float64(row)
+        length = int(offsets[index + 1] - offsets[index])
+        if array.shape != (length,) and not (numbers and array.ndim == 0):
+            raise ValueError(
+                f"{name}[{index}] must have one value per edge, [{length}]"
+                f"{' or be a number' if numbers else ''}, got shape {array.shape}; entry i belongs "
+                f"to the token at place i + 1"
+            )
+        values[offsets[index] : offsets[index + 1]] = array
+    chosen = values[trained]
+    wrong = np.flatnonzero(~np.isfinite(chosen))
+    if len(wrong):
+        edge = int(trained[wrong[0]])
+        index = int(np.searchsorted(offsets, edge, side="right")) - 1
+        raise ValueError(
+            f"{name}[{index}] must be finite where the token is trained, got {values[edge]} at index "
+            f"{edge - offsets[index]}"
+        )
+    return chosen
+
+
+def _to_float64(row: Any) -> Floats:
+    if hasattr(row, "detach"):
+        row = row.detach().cpu().double().numpy()
+    return np.asarray(row, dtype=np.float64)

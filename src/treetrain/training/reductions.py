@@ -1,0 +1,118 @@
+"""How the terms of a loss are weighted against each other: reductions by name, none implied.
+
+A reduction is one factor per sequence. With w the loss weights, l the losses of the targets, S the
+sequences and J the trajectories of the whole accumulation window:
+
+    path_mean        1/S sum over sequences of sum(w l)
+    sequence_mean    1/S sum over sequences of sum(w l) / sum(w)
+    token_mean       sum(w l) / sum(w) over the window
+    trajectory_mean  1/J sum over trajectories of sum(w l) / sum(w) over the trajectory's sequences
+    sum              sum(w l)
+    a number         sum(w l) / number
+
+A sequence or trajectory that trains nothing counts in S or J with a loss of 0, and a window that
+trains nothing has a loss of 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from treetrain.packing.batch import Batch
+from treetrain.packing.targets import Floats
+from treetrain.training.window import LossWindow, WeightSum, measure_window, sequence_weight_sums
+from treetrain.tree.prefix_tree import Ints
+
+Reduction = Literal["path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum"] | float
+
+
+def sequence_factors(batch: Batch, reduction: Reduction, window: LossWindow | None) -> Floats:
+    """Compute what each sequence's weighted losses are multiplied by.
+
+    Args:
+        batch: the batch.
+        reduction: the reduction, by name, or a number above 0 to divide by.
+        window: sums over the accumulation window that the batch belongs to; None: the batch alone.
+
+    Returns:
+        One factor per sequence, [S] float64; 0 for a sequence that trains nothing.
+
+    Raises:
+        ValueError: the reduction is unknown; a sum of weights that it divides by is not above 0; or
+            the batch is no part of the window.
+        TypeError: the reduction is neither a name nor a number.
+    """
+    if isinstance(reduction, bool) or not isinstance(reduction, str | int | float):
+        raise TypeError(
+            f"reduction must be a name or a number, got {type(reduction).__name__}; see "
+            f"treetrain.training.reductions"
+        )
+    if window is None:
+        window = measure_window([batch])
+    elif window.sequences < batch.num_sequences:
+        raise ValueError(
+            f"window must include the batch, got a window of {window.sequences} sequences for a "
+            f"batch of {batch.num_sequences}; measure_window takes all batches of a step"
+        )
+    totals, counts = sequence_weight_sums(batch)
+    ones = np.ones(batch.num_sequences)
+    if not isinstance(reduction, str):
+        if not (reduction > 0 and math.isfinite(reduction)):
+            raise ValueError(f"reduction must be a finite number above 0, got {reduction}")
+        return ones / reduction
+    if reduction == "sum":
+        return ones
+    if reduction == "path_mean":
+        return ones / window.sequences
+    if reduction == "token_mean":
+        if window.weights.count:
+            _check_sum(window.weights, "the window", reduction)
+        return ones / window.weights.total if window.weights.count else 0 * ones
+    if reduction == "sequence_mean":
+        for index in np.flatnonzero((totals <= 0) & (counts > 0))[:1].tolist():
+            weights = WeightSum(float(totals[index]), int(counts[index]))
+            _check_sum(weights, _name(batch, index), reduction)
+        return np.divide(1 / window.sequences, totals, out=0 * ones, where=counts > 0)
+    if reduction == "trajectory_mean":
+        sums = _trajectory_sums(batch, window, totals, counts)
+        return np.divide(1 / window.num_trajectories, sums, out=0 * ones, where=counts > 0)
+    raise ValueError(
+        f"reduction must be 'path_mean', 'sequence_mean', 'token_mean', 'trajectory_mean', 'sum' "
+        f"or a number, got {reduction!r}"
+    )
+
+
+def _trajectory_sums(batch: Batch, window: LossWindow, totals: Floats, counts: Ints) -> Floats:
+    """Weights of the whole trajectory that each sequence belongs to."""
+    sums = totals.copy()
+    for index, name in enumerate(batch.trajectories):
+        weights = WeightSum(float(totals[index]), int(counts[index]))
+        if name is not None:
+            if name not in window.trajectories:
+                raise ValueError(
+                    f"window must include the batch, got none of trajectory {name!r} of "
+                    f"{_name(batch, index)}; measure_window takes all batches of a step"
+                )
+            weights = window.trajectories[name]
+        if counts[index]:
+            _check_sum(weights, f"the trajectory of {_name(batch, index)}", "trajectory_mean")
+        sums[index] = weights.total
+    return sums
+
+
+def _check_sum(weights: WeightSum, owner: str, reduction: str) -> None:
+    if not weights.total > 0:
+        raise ValueError(
+            f"weights must sum to more than 0 for reduction {reduction!r}, got {weights.total} "
+            f"over {weights.count} targets of {owner}; choose 'sum', 'path_mean' or a number to "
+            f"divide by, and put signs into advantages"
+        )
+
+
+def _name(batch: Batch, index: int) -> str:
+    sample = batch.samples[index]
+    source = f" ({sample.source})" if sample.source else ""
+    return f"samples[{batch.indices[index]}]{source}"
