@@ -104,7 +104,9 @@ def policy_loss(
         ValueError: the objective is unknown, lacks an input it needs, or is given one it does not
             use.
     """
-    _check_choice(
+    if objective not in ("plain", "ppo", "grpo"):
+        raise ValueError(f"objective must be 'plain', 'ppo' or 'grpo', got {objective!r}")
+    _check_inputs(
         objective,
         ratio_inputs={"old_logprobs": old_logprobs, "clip_low": clip_low, "clip_high": clip_high},
         kl_inputs={"reference_logprobs": reference_logprobs, "kl_coefficient": kl_coefficient},
@@ -199,9 +201,7 @@ def _means(values: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.mean() for name, value in values.items() if value.numel()}
 
 
-def _check_choice(objective: str, ratio_inputs: dict[str, Any], kl_inputs: dict[str, Any]) -> None:
-    if objective not in ("plain", "ppo", "grpo"):
-        raise ValueError(f"objective must be 'plain', 'ppo' or 'grpo', got {objective!r}")
+def _check_inputs(objective: str, ratio_inputs: dict[str, Any], kl_inputs: dict[str, Any]) -> None:
     for name, value in ratio_inputs.items():
         if objective == "plain" and value is not None:
             raise ValueError(f"{name} must not be given for objective 'plain'; choose 'ppo'")

@@ -62,9 +62,8 @@ def read_edges(
         One value per trained edge, [n] float64.
 
     Raises:
-        ValueError: there is not one row per sequence or one value per edge, or the value of a
-        trained
-            edge is not finite; names the first.
+        ValueError: there is not one row per sequence or one value per edge, or a value of a
+            trained edge is not finite; names the first.
     """
     if len(rows) != batch.num_sequences:
         raise ValueError(
@@ -89,8 +88,8 @@ def read_edges(
         edge = int(trained[wrong[0]])
         index = int(np.searchsorted(offsets, edge, side="right")) - 1
         raise ValueError(
-            f"{name}[{index}] must be finite where the token is trained, got {values[edge]} at index "
-            f"{edge - offsets[index]}"
+            f"{name}[{index}] must be finite where the token is trained, got {values[edge]} at "
+            f"index {edge - offsets[index]}"
         )
     return chosen
 
