@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from treetrain.data.sample import Sample
     from treetrain.errors import CapacityError, EquivalenceError, UnsupportedModelError
     from treetrain.models.prepare import PreparedModel, find_prepared, prepare
-    from treetrain.packing.batch import Batch, pack, pack_batches
+    from treetrain.packing.batch import Batch, pack
+    from treetrain.packing.budget import pack_batches
     from treetrain.packing.recover import recover_sequences
     from treetrain.training.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
-    from treetrain.training.losses import policy_loss, sft_loss
+    from treetrain.training.losses import sft_loss
+    from treetrain.training.policy import PolicyLoss, policy_loss
     from treetrain.training.verify import verify
+    from treetrain.training.window import LossWindow, measure_window
     from treetrain.tree.build import build_prefix_tree, concatenate_trees
     from treetrain.tree.metrics import flop_bound, measure_tree
     from treetrain.tree.nodes import build_from_nodes
@@ -29,6 +32,8 @@ _HOMES = {
     "Batch": "packing.batch",
     "CapacityError": "errors",
     "EquivalenceError": "errors",
+    "LossWindow": "training.window",
+    "PolicyLoss": "training.policy",
     "PrefixTree": "tree.prefix_tree",
     "PreparedModel": "models.prepare",
     "Sample": "data.sample",
@@ -39,9 +44,10 @@ _HOMES = {
     "find_prepared": "models.prepare",
     "flop_bound": "tree.metrics",
     "measure_tree": "tree.metrics",
+    "measure_window": "training.window",
     "pack": "packing.batch",
-    "pack_batches": "packing.batch",
-    "policy_loss": "training.losses",
+    "pack_batches": "packing.budget",
+    "policy_loss": "training.policy",
     "prepare": "models.prepare",
     "recover_sequences": "packing.recover",
     "sequence_logprobs": "training.logprobs",
@@ -54,6 +60,8 @@ __all__ = [
     "Batch",
     "CapacityError",
     "EquivalenceError",
+    "LossWindow",
+    "PolicyLoss",
     "PrefixTree",
     "PreparedModel",
     "Sample",
@@ -65,6 +73,7 @@ __all__ = [
     "find_prepared",
     "flop_bound",
     "measure_tree",
+    "measure_window",
     "pack",
     "pack_batches",
     "policy_loss",
