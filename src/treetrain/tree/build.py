@@ -161,7 +161,10 @@ def _find_nodes(
     stride = int(lengths.max(initial=0)) + 1
     end_names = end_firsts * stride + lengths
     branch_names = group_firsts * stride + shared
-    names, chosen = np.unique(np.concatenate([end_names, branch_names[parts]]), return_index=True)
+    names = np.concatenate([end_names, branch_names[parts]])
+    chosen = np.argsort(names, kind="stable")
+    chosen = chosen[np.diff(names[chosen], prepend=-1) > 0]
+    names = names[chosen]
     firsts, depth_ends = np.divmod(names, stride)
     ends = np.concatenate([end_ends, group_ends[parts]])[chosen]
     is_new = np.diff(firsts, prepend=-1) > 0

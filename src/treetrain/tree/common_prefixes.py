@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-
-from treetrain.tree.ranges import join_ranges, offsets_of
 
 Ints = NDArray[np.int64]
 
-_WINDOWS = (16, 256)
-_CHUNK = 1 << 16
+_WINDOWS = (16, 64, 256)
+_WORDS_AT_ONCE = 1 << 17
 
 
 def neighbour_prefixes(words: NDArray[np.int32], starts: Ints, lengths: Ints) -> Ints:
@@ -27,37 +26,32 @@ def neighbour_prefixes(words: NDArray[np.int32], starts: Ints, lengths: Ints) ->
     shared = np.zeros(len(starts), np.int64)
     limits = np.minimum(lengths[1:], lengths[:-1])
     pairs = np.flatnonzero(limits > 0) + 1
+    padded = np.append(words, np.zeros(_WINDOWS[-1], np.int32))
     # Most pairs part early: short windows over all of them, whole comparisons for the few left.
     for window in _WINDOWS:
-        counts = np.minimum(limits[pairs - 1] - shared[pairs], window)
         equal = np.empty(len(pairs), np.int64)
-        for first in range(0, len(pairs), _CHUNK // window):
-            chunk = slice(first, first + _CHUNK // window)
-            done = shared[pairs[chunk]]
-            equal[chunk] = _equal_words(
-                words,
-                starts[pairs[chunk] - 1] + done,
-                starts[pairs[chunk]] + done,
-                counts=counts[chunk],
-            )
-        shared[pairs] += equal
+        for first in range(0, len(pairs), _WORDS_AT_ONCE // window):
+            some = slice(first, first + _WORDS_AT_ONCE // window)
+            right = starts[pairs[some]] + shared[pairs[some]]
+            left = starts[pairs[some] - 1] + shared[pairs[some]]
+            equal[some] = _equal_words(padded, left, right, window=window)
+        shared[pairs] = np.minimum(shared[pairs] + equal, limits[pairs - 1])
         pairs = pairs[(equal == window) & (shared[pairs] < limits[pairs - 1])]
     for pair in pairs.tolist():
-        done = int(shared[pair])
-        left, right, limit = int(starts[pair - 1]), int(starts[pair]), int(limits[pair - 1])
+        done, limit = int(shared[pair]), int(limits[pair - 1])
+        left, right = int(starts[pair - 1]), int(starts[pair])
         differs = words[left + done : left + limit] != words[right + done : right + limit]
         place = int(differs.argmax())
         shared[pair] = done + place if differs[place] else limit
     return shared
 
 
-def _equal_words(words: NDArray[np.int32], left: Ints, right: Ints, *, counts: Ints) -> Ints:
-    """Return the equal words at the start of each pair of ranges of `counts` words, [n]."""
-    at_left = join_ranges(left, counts)
-    at_right = at_left + np.repeat(right - left, counts)
-    differing = np.append(np.flatnonzero(words[at_left] != words[at_right]), len(at_left))
-    starts = offsets_of(counts)[:-1]
-    return np.minimum(differing[np.searchsorted(differing, starts)] - starts, counts)
+def _equal_words(words: NDArray[np.int32], left: Ints, right: Ints, *, window: int) -> Ints:
+    """Return the equal words at the start of each pair of windows, [n]."""
+    windows = sliding_window_view(words, window)
+    differs = windows[left] != windows[right]
+    places = differs.argmax(axis=1)
+    return np.where(differs[np.arange(len(places)), places], places, window)
 
 
 def enclosing_groups(shared: Ints) -> tuple[Ints, Ints]:

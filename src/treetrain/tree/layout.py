@@ -68,7 +68,7 @@ def lay_out(
     lengths = nodes.lengths[order]
     sources = nodes.sources[order]
     return PrefixTree(
-        tokens=take_ranges(tokens, sources, lengths),
+        tokens=take_ranges(tokens, sources, lengths).astype(np.int64, copy=False),
         keys=None if keys is None else take_ranges(keys, sources, lengths),
         node_starts=offsets_of(lengths),
         parents=renumbered[nodes.parents[order]],
@@ -84,20 +84,22 @@ def _packed_starts(nodes: UnorderedNodes, sizes: Ints) -> Ints:
     parents = nodes.parents
     if not len(parents):
         return np.zeros(0, np.int64)
-    by_size = np.lexsort((nodes.first_sequences, -sizes, parents))
-    is_first_child = np.zeros(len(parents), np.bool_)
-    is_first_child[by_size[_group_starts(parents[by_size])]] = True
-    order = np.lexsort((nodes.first_sequences, ~is_first_child, parents))
-    before = offsets_of(sizes[order])[:-1]
-    group_starts = _group_starts(parents[order])
-    group_lengths = np.diff(group_starts, append=len(order))
-    offsets = np.empty(len(order), np.int64)
-    offsets[order] = before - np.repeat(before[group_starts], group_lengths)
+    by_appearance = np.lexsort((nodes.first_sequences, parents))
+    siblings = np.flatnonzero(np.diff(parents[by_appearance], prepend=-2))
+    counts = np.diff(siblings, append=len(parents))
+    sorted_sizes = sizes[by_appearance]
+    before = offsets_of(sorted_sizes)[:-1]
+    before -= np.repeat(before[siblings], counts)
+    # The largest child, the first of the largest, moves before all that appeared earlier.
+    largest = np.repeat(np.maximum.reduceat(sorted_sizes, siblings), counts)
+    candidates = np.flatnonzero(sorted_sizes == largest)
+    owners = np.searchsorted(siblings, candidates, side="right")
+    moved = candidates[np.diff(owners, prepend=0) > 0]
+    places = np.arange(len(parents))
+    before += np.where(places < np.repeat(moved, counts), largest, 0)
+    before[moved] = 0
+    offsets = np.empty(len(parents), np.int64)
+    offsets[by_appearance] = before
     # A node starts where its parent starts, plus the parent's tokens, plus the siblings before it.
     offsets += np.where(parents >= 0, nodes.lengths[parents], 0)
     return sum_along_paths(offsets, nodes.ends)
-
-
-def _group_starts(values: Ints) -> Ints:
-    """Return the index at which each stretch of equal values starts."""
-    return np.flatnonzero(np.diff(values, prepend=-2))

@@ -6,7 +6,7 @@ single child, nodes may come in any order. The sequences are never written out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +45,9 @@ class _Pieces:
 
 def build_from_nodes(
     node_tokens: Iterable[Any],
-    parents: Iterable[int],
+    parents: Sequence[int] | NDArray[Any],
     *,
-    sequence_nodes: Iterable[int] | None = None,
+    sequence_nodes: Sequence[int] | NDArray[Any] | None = None,
     keys: Iterable[Any] | None = None,
 ) -> PrefixTree:
     """Build the prefix tree of the sequences that a tree of nodes stands for.
@@ -77,7 +77,23 @@ def build_from_nodes(
         >>> tree = build_from_nodes([[1, 2], [3], [4, 5]], [-1, 0, 0])
         >>> tree.tokens.tolist(), tree.sequence_nodes.tolist()
         ([1, 2, 4, 5, 3], [2, 1])
-    """  # noqa: DOC503 (reading the rows raises too)
+    """  # noqa: DOC502 (reading the nodes raises)
+    # Each step replaces the pieces, so that no more than two forms of them are in memory.
+    pieces = _read_pieces(node_tokens, parents, sequence_nodes=sequence_nodes, keys=keys)
+    pieces = _keep_used(pieces)
+    pieces = _merge_siblings(pieces)
+    pieces = _join_pieces(pieces)
+    return _lay_out_pieces(pieces)
+
+
+def _read_pieces(
+    node_tokens: Iterable[Any],
+    parents: Sequence[int] | NDArray[Any],
+    *,
+    sequence_nodes: Sequence[int] | NDArray[Any] | None,
+    keys: Iterable[Any] | None,
+) -> _Pieces:
+    """Return the caller's nodes as pieces, checked all but for cycles."""
     rows = list_rows(node_tokens, "node_tokens")
     if not rows:
         raise ValueError("node_tokens must hold at least one node, got none")
@@ -94,8 +110,7 @@ def build_from_nodes(
         ends = read_row(sequence_nodes, index_kind("sequence_nodes", len(rows)))
         if not len(ends):
             raise ValueError("sequence_nodes must hold at least one sequence, got none")
-    pieces = _Pieces(tokens, flat_keys, offsets[:-1], np.diff(offsets), links, ends)
-    return _lay_out_pieces(_join_pieces(_merge_siblings(_keep_used(pieces))))
+    return _Pieces(tokens, flat_keys, offsets[:-1], np.diff(offsets), links, ends)
 
 
 def _keep_used(pieces: _Pieces) -> _Pieces:
@@ -190,27 +205,34 @@ def _lay_out_pieces(pieces: _Pieces) -> PrefixTree:
 
 def _order_depth_first(parents: Ints) -> tuple[Ints, Ints]:
     """Return the nodes in a depth-first order and where each one's subtree ends in it, [N] each."""
+    count = len(parents)
+    # A walk around the tree enters node i at step i and leaves it at step count + i. Each step
+    # knows the next; how many are left follows by doubling, the walk being one linked list.
+    walk_end = 2 * count
     by_parent = np.argsort(parents, kind="stable")
-    bounds = np.searchsorted(parents[by_parent], np.arange(-1, len(parents) + 1)).tolist()
-    children: list[int] = by_parent.tolist()
-    order: list[int] = []
-    waiting = children[: bounds[1]]
-    while waiting:
-        node = waiting.pop()
-        order.append(node)
-        waiting += children[bounds[node + 1] : bounds[node + 2]]
-    if len(order) < len(parents):
-        lost = np.setdiff1d(np.arange(len(parents)), order)
+    siblings = parents[by_parent]
+    starts_group = np.diff(siblings, prepend=-2) != 0
+    following = np.empty(walk_end + 1, np.int64)
+    following[:count] = np.arange(count, walk_end)
+    first_children = starts_group & (siblings >= 0)
+    following[siblings[first_children]] = by_parent[first_children]
+    following[count:walk_end] = np.where(parents >= 0, count + parents, walk_end)
+    later = np.flatnonzero(~starts_group)
+    following[count + by_parent[later - 1]] = by_parent[later]
+    following[walk_end] = walk_end
+    left = np.ones(walk_end + 1, np.int64)
+    left[walk_end] = 0
+    for _ in range(walk_end.bit_length()):
+        left += left[following]
+        following = following[following]
+    lost = np.flatnonzero(following != walk_end)
+    if len(lost):
         raise ValueError(
             f"parents must lead from every node to a root, got a cycle above node {lost[0]}"
         )
-    places = _renumber(np.array(order, np.int64))
-    above: list[int] = places[parents[order]].tolist() if order else []
-    sizes = [1] * len(order)
-    for place in range(len(order) - 1, 0, -1):
-        if above[place] >= 0:
-            sizes[above[place]] += sizes[place]
-    return np.array(order, np.int64), np.arange(len(order)) + np.array(sizes, np.int64)
+    order = np.argsort(-left[:count])
+    sizes = (left[:count] - left[count:walk_end] + 1) // 2
+    return order, np.arange(count) + sizes[order]
 
 
 def _renumber(order: Ints) -> Ints:
@@ -229,7 +251,7 @@ def _follow(links: Ints) -> None:
         links[:] = further
 
 
-def _gather(pieces: _Pieces, order: Ints) -> tuple[Ints, Ints | None]:
+def _gather(pieces: _Pieces, order: Ints) -> tuple[NDArray[Any], Ints | None]:
     starts, lengths = pieces.starts[order], pieces.lengths[order]
     keys = None if pieces.keys is None else take_ranges(pieces.keys, starts, lengths)
     return take_ranges(pieces.tokens, starts, lengths), keys

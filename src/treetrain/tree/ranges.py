@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+
+_RANGES_AT_ONCE = 4096
 
 
 def offsets_of(lengths: Ints) -> Ints:
@@ -42,26 +46,30 @@ def join_ranges(starts: Ints, lengths: Ints) -> Ints:
     return joined
 
 
-def take_ranges(values: NDArray[np.integer], starts: Ints, lengths: Ints) -> Ints:
+def take_ranges(values: NDArray[Any], starts: Ints, lengths: Ints) -> NDArray[Any]:
     """Return several ranges of an array one after another.
 
     Args:
-        values: integers, [n].
+        values: any entries, [n].
         starts: index of each range's first entry, [m].
         lengths: entries of each range, [m].
 
     Returns:
-        The entries joined, [sum of lengths], int64.
+        The entries joined, [sum of lengths], of the dtype of `values`.
     """
-    total = int(lengths.sum())
-    if total <= 64 * len(starts):
-        return values[join_ranges(starts, lengths)].astype(np.int64, copy=False)
-    # Long ranges are copied whole: an index per entry would cost more than the entries.
-    taken = np.empty(total, np.int64)
-    place = 0
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        taken[place : place + length] = values[start : start + length]
-        place += length
+    offsets = offsets_of(lengths)
+    taken = np.empty(offsets[-1], values.dtype)
+    if len(taken) > 64 * len(starts):
+        # Long ranges are copied whole: an index per entry would cost more than the entries.
+        pieces = zip(offsets.tolist(), starts.tolist(), lengths.tolist(), strict=False)
+        for place, start, length in pieces:
+            taken[place : place + length] = values[start : start + length]
+        return taken
+    # Few ranges at a time, so that the indices of all of them never exist at once.
+    for first in range(0, len(starts), _RANGES_AT_ONCE):
+        some = slice(first, first + _RANGES_AT_ONCE)
+        indices = join_ranges(starts[some], lengths[some])
+        taken[offsets[first] : offsets[first] + len(indices)] = values[indices]
     return taken
 
 

@@ -128,7 +128,11 @@ def read_rows(rows: Sequence[Any], kind: Kind) -> tuple[NDArray[Any], Ints]:
         TypeError: a row is no row, or an entry is no integer (a bool is none); names it.
         ValueError: a row is not one-dimensional, or an entry is out of range; names it.
     """  # noqa: DOC502 (the functions below raise)
-    arrays = [_read_row(row, kind, index) for index, row in enumerate(rows)]
+    # What needs no second look is not looked at twice: there may be many short rows.
+    arrays: list[NDArray[Any]] = [
+        row if type(row) is np.ndarray and _is_plain(row) else _read_row(row, kind, index)
+        for index, row in enumerate(rows)
+    ]
     offsets = offsets_of(np.fromiter(map(len, arrays), np.int64, len(arrays)))
     flat = _join(arrays, kind)
     if flat.size and (flat.min() < kind.low or flat.max() > kind.high):
@@ -155,6 +159,8 @@ def read_row(row: object, kind: Kind) -> Ints:
     """  # noqa: DOC502 (the functions below raise)
     values = _read_row(row, kind, None).astype(np.int64)
     if values.size and (values.min() < kind.low or values.max() > kind.high):
+        _refuse_entry(row, kind, None)
+    if _has_bools(row):
         _refuse_entry(row, kind, None)
     return values
 
@@ -189,6 +195,10 @@ def read_keys(keys: object, offsets: Ints, *, beside: str) -> Ints:
             f"{beside}[{row}], got {counts[row]}"
         )
     return flat
+
+
+def _is_plain(row: NDArray[Any]) -> bool:
+    return row.ndim == 1 and row.dtype.char in "bhilqBHI"
 
 
 def _read_row(row: object, kind: Kind, index: int | None) -> NDArray[Any]:
@@ -239,12 +249,18 @@ def _view_array(row: object, place: str) -> NDArray[Any]:
 
 
 def _refuse_bools(rows: Sequence[Any], flat: NDArray[Any], offsets: Ints, *, kind: Kind) -> None:
+    if all(type(row) is np.ndarray for row in rows):
+        return
     # A bool in a list reads as 0 or 1: only rows with such entries need a look at their types.
     suspects = np.flatnonzero((flat == 0) | (flat == 1))
     owners = np.searchsorted(offsets, suspects, side="right") - 1
-    for row in np.unique(owners).tolist():
-        if not hasattr(rows[row], "__array__") and bool in set(map(type, rows[row])):
+    for row in owners[np.diff(owners, prepend=-1) > 0].tolist():
+        if _has_bools(rows[row]):
             _refuse_entry(rows[row], kind, row)
+
+
+def _has_bools(row: Any) -> bool:
+    return not hasattr(row, "__array__") and bool in set(map(type, row))
 
 
 def _refuse_entry(row: Any, kind: Kind, index: int | None) -> NoReturn:
