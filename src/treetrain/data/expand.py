@@ -1,69 +1,22 @@
-"""Makes sequences of checked rows: which conversations become which tokens, and what is trained."""
+"""Makes sequences of checked rows: what is rendered and encoded, and what is trained."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from treetrain.data.chat import (
-    ASSISTANT,
-    Chat,
-    Tokenizer,
-    Tools,
-    calls_missing,
-    find_turns,
-    split_step,
-    tools_missing,
-)
+from treetrain.data.chat import ASSISTANT, Chat, Tokenizer, Tools
+from treetrain.data.conversations import Conversation, Expand, read_conversation, read_threads
 from treetrain.data.encode import encode_texts, encode_turns, opening_tokens
-from treetrain.data.formats import (
-    CompletionRow,
-    ConversationRow,
-    FlatRow,
-    Json,
-    RecordedRow,
-    TextRow,
-    TokenRow,
-    TreeRow,
-    field_error,
-)
+from treetrain.data.formats import FlatRow, Json, RecordedRow, TextRow, TokenRow, TreeRow
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Ints, Sample
 from treetrain.data.tokens import sample_of_ids
+from treetrain.data.turns import calls_missing, find_turns, split_step, tools_missing
 
-Expand = Literal["whole", "per_step"]
 Unrendered = Literal["refuse", "count"]
-
-ROLES_OF_TREES = {"prompter": "user"}
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """Messages with what is trained in them, ready to be rendered.
-
-    Attributes:
-        messages: normalised messages: content is text, arguments are as the template takes them.
-        trained: indices of the assistant messages that are trained.
-        tools: schemas of the tools, or None.
-        group: name of the tree.
-        trajectory: name of the conversation.
-        named: whether the row itself named the trajectory.
-        advantage: the conversation's advantage, or None.
-        source: file and line.
-    """
-
-    messages: Sequence[Json]
-    trained: Sequence[int]
-    tools: Tools | None
-    group: Hashable | None
-    trajectory: Hashable
-    named: bool
-    advantage: float | None
-    source: str
 
 
 @dataclass
@@ -105,7 +58,13 @@ class Expander:
         if isinstance(row, RecordedRow):
             return [self._recorded_sample(row, source)]
         found: list[Sample] = []
-        for conversation in self._conversations(row, fields, source):
+        chat = self._needed_chat(source)
+        conversations = (
+            read_threads(row, expand=self.expand, source=source)
+            if isinstance(row, TreeRow)
+            else [read_conversation(chat, row, fields, tools=self.tools, source=source)]
+        )
+        for conversation in conversations:
             if conversation.messages[-1]["role"] != ASSISTANT:
                 self.report.open_conversations += 1
             found += self._conversation_samples(conversation)
@@ -133,64 +92,6 @@ class Expander:
         return _split_sample(
             row, encode_texts(chat.tokenizer, [context])[0], np.array(row.ids, np.int64), source
         )
-
-    def _conversations(
-        self, row: ConversationRow | CompletionRow | TreeRow, fields: Json, source: str
-    ) -> list[Conversation]:
-        chat = self._needed_chat(source)
-        if isinstance(row, TreeRow):
-            return self._threads(row, source)
-        names = ("messages",) if isinstance(row, ConversationRow) else ("prompt", "completion")
-        messages: list[Json] = []
-        for name in names:
-            before = len(messages)
-            for index, message in enumerate(fields[name]):
-                messages.append(_normalised(chat, message, f"{name}[{index}]", source))
-        first = 0 if isinstance(row, ConversationRow) else before
-        if not messages:
-            raise field_error(source, names[-1], "must have at least one message, got none")
-        trained = [i for i, message in enumerate(messages) if message["role"] == ASSISTANT]
-        return [
-            Conversation(
-                messages=messages,
-                trained=[i for i in trained if i >= first],
-                tools=row.tools if row.tools is not None else self.tools,
-                group=row.group,
-                trajectory=source if row.trajectory_id is None else row.trajectory_id,
-                named=row.trajectory_id is not None,
-                advantage=row.advantage,
-                source=source,
-            )
-        ]
-
-    def _threads(self, row: TreeRow, source: str) -> list[Conversation]:
-        group = row.message_tree_id if row.group is None else row.group
-        threads: list[tuple[list[Json], list[int]]] = []
-        stack: list[tuple[Any, list[Json]]] = [(row.prompt, [])]
-        while stack:
-            reply, above = stack.pop()
-            role = ROLES_OF_TREES.get(reply.role, reply.role)
-            messages = [*above, {"role": role, "content": reply.text}]
-            if self.expand == "per_step" and role == ASSISTANT:
-                # Each message was sampled once, however many threads go through it.
-                threads.append((messages, [len(messages) - 1]))
-            if self.expand == "whole" and not reply.replies:
-                trained = [i for i, m in enumerate(messages) if m["role"] == ASSISTANT]
-                threads.append((messages, trained))
-            stack += [(child, messages) for child in reversed(reply.replies)]
-        return [
-            Conversation(
-                messages=messages,
-                trained=trained,
-                tools=None,
-                group=source if group is None else group,
-                trajectory=source if row.trajectory_id is None else row.trajectory_id,
-                named=row.trajectory_id is not None,
-                advantage=row.advantage,
-                source=source,
-            )
-            for messages, trained in threads
-        ]
 
     def _conversation_samples(self, conversation: Conversation) -> list[Sample]:
         try:
@@ -290,34 +191,3 @@ def _end_token(tokenizer: Tokenizer, source: str) -> Ints:
             f"end_completions=False"
         )
     return np.array([end], dtype=np.int64)
-
-
-def _normalised(chat: Chat, message: Json, place: str, source: str) -> Json:
-    kept = {name: value for name, value in message.items() if value is not None}
-    content = kept.get("content", "")
-    if isinstance(content, list):
-        parts: list[Json] = content
-        content = "".join(part["text"] for part in parts)
-    kept["content"] = content
-    if "tool_calls" in kept:
-        kept["tool_calls"] = [
-            _normalised_call(chat, call, f"{place}.tool_calls[{index}]", source)
-            for index, call in enumerate(kept["tool_calls"])
-        ]
-    return kept
-
-
-def _normalised_call(chat: Chat, call: Json, place: str, source: str) -> Json:
-    if "function" in call:
-        inner = _normalised_call(chat, call["function"], f"{place}.function", source)
-        return {**call, "function": inner}
-    arguments = call.get("arguments")
-    if not isinstance(arguments, str) or chat.takes_argument_text:
-        return call
-    try:
-        parsed = json.loads(arguments or "{}")
-    except json.JSONDecodeError as error:
-        raise field_error(
-            source, f"{place}.arguments", f"must be JSON, got {arguments[:60]!r}: {error}"
-        ) from error
-    return {**call, "arguments": parsed}

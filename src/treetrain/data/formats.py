@@ -6,7 +6,7 @@ A checked row says what was written; `expand` makes sequences of it.
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
@@ -142,20 +142,18 @@ def parse_row(row: Any, source: str) -> list[tuple[FlatRow, Json, str]]:
         source: file and line, put before every message.
 
     Returns:
-        For each row (several where it is a list of samples): the checked row, the JSON object behind
-        it, and its source.
+        For each row (several where it is a list of samples): the checked row, the JSON object
+        behind it, and its source.
 
     Raises:
         ValueError: the row is no object, or its fields fit no format.
     """
-    if not isinstance(row, dict):
-        raise ValueError(f"{source}: a row must be a JSON object, got {type(row).__name__}")
-    fields: Json = row
+    fields = as_object(row, source)
     kind = _recognise(fields)
     if kind is None:
         raise ValueError(
-            f"{source}: the fields {sorted(fields)} fit no known kind of row; accepted are rows with "
-            + "; ".join(ACCEPTED)
+            f"{source}: the fields {sorted(fields)} fit no known kind of row; accepted are rows "
+            f"with {'; '.join(ACCEPTED)}"
         )
     checked = _check(kind, fields, source)
     if not isinstance(checked, SamplesRow):
@@ -165,6 +163,24 @@ def parse_row(row: Any, source: str) -> list[tuple[FlatRow, Json, str]]:
     for index, sample in enumerate(checked.samples):
         found += parse_row({**shared, **sample}, f"{source}: samples[{index}]")
     return found
+
+
+def as_object(row: Any, source: str) -> Json:
+    """Checks that a row is a JSON object.
+
+    Args:
+        row: what JSON gave.
+        source: file and line.
+
+    Returns:
+        The row.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(row, dict):
+        raise ValueError(f"{source}: a row must be a JSON object, got {type(row).__name__}")
+    return cast(Json, row)
 
 
 def ignored_fields(row: BaseModel) -> list[str]:
@@ -234,7 +250,7 @@ def _path(place: tuple[int | str, ...]) -> str:
 
 
 def _is_branch(step: str) -> bool:
-    # pydantic names the tried branch of a union in the place: "content.str", "list[_Part]", "literal[0,1]".
+    # pydantic puts the tried branch of a union into the place: "content.str", "literal[0,1]".
     return step.startswith(("_", "list[", "literal[", "dict[")) or step in (
         "str",
         "bool",

@@ -63,16 +63,18 @@ class ReadReport:
             ),
             (
                 self.messages_after,
-                f"{self.messages_after} messages after the last assistant message are in no sequence",
+                f"{self.messages_after} messages after a conversation's last assistant message are "
+                f"in no sequence",
             ),
             (
                 self.calls_missing,
-                f"{self.calls_missing} assistant messages have tool calls that the chat template does "
-                f"not write: they are not in the text",
+                f"{self.calls_missing} assistant messages have tool calls that the chat template "
+                f"does not write: they are not in the text",
             ),
             (
                 self.tools_missing,
-                f"{self.tools_missing} conversations have tools that the chat template does not write",
+                f"{self.tools_missing} conversations have tools that the chat template does not "
+                f"write: they are not in the text",
             ),
             (
                 self.tokens_across,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from treetrain.data.chat import Chat, Tokenizer, Tools
-from treetrain.data.expand import Expand, Expander, Unrendered
-from treetrain.data.formats import Json, ignored_fields, parse_row
+from treetrain.data.conversations import Expand
+from treetrain.data.expand import Expander, Unrendered
+from treetrain.data.formats import as_object, ignored_fields, parse_row
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Sample
 
@@ -76,13 +77,13 @@ def read_samples_with_report(
 
     Conversations. `whole` makes one sequence of a conversation: its text is rendered and encoded
     once, and all assistant turns are trained. `per_step` makes one sequence of each assistant
-    message: the context as the chat template rendered it when the message was sampled, then what was
-    sampled, up to the end-of-turn token. The two are encoded apart, because that is how they came to
-    be: the sampler had encoded the context before the first token was drawn, so no token reaches
-    across. Only what was sampled is trained, and the conversation is the trajectory.
+    message: the context as the chat template rendered it when the message was sampled, then what
+    was sampled, up to the end-of-turn token. The two are encoded apart, because that is how they
+    came to be: the sampler had encoded the context before the first token was drawn, so no token
+    reaches across. Only what was sampled is trained, and the conversation is the trajectory.
 
-    Message trees. `whole` makes one sequence of each thread from root to leaf; `per_step` one of each
-    assistant message, however many threads go through it.
+    Message trees. `whole` makes one sequence of each thread from root to leaf; `per_step` one of
+    each assistant message, however many threads go through it.
 
     Prompt and completion as text are encoded apart too, for the same reason.
 
@@ -130,7 +131,8 @@ def read_samples_with_report(
             samples += expander.samples(checked, fields, place)
     if not samples:
         raise ValueError(
-            f"{path}: the file must give at least one sequence, got none of {report.rows} rows{_hint(select)}"
+            f"{path}: the file must give at least one sequence, got none of {report.rows} rows"
+            f"{_hint(select)}"
         )
     report.sequences = len(samples)
     report.untrained = sum(not sample.weights[1:].any() for sample in samples)
@@ -163,18 +165,18 @@ def _read_tools(tools: str | Path | Tools | None, beside: Path) -> tuple[Tools |
 
 
 def _is_list_of_objects(value: Any) -> bool:
-    entries: list[Any] = value if isinstance(value, list) else [None]
-    return all(isinstance(entry, dict) for entry in entries)
+    if not isinstance(value, list):
+        return False
+    return all(isinstance(entry, dict) for entry in cast(list[Any], value))
 
 
 def _is_selected(row: Any, select: Mapping[str, str], source: str) -> bool:
-    if not isinstance(row, dict):
-        raise ValueError(f"{source}: a row must be a JSON object, got {type(row).__name__}")
-    fields: Json = row
+    fields = as_object(row, source)
     for name, value in select.items():
         if name not in fields:
             raise ValueError(
-                f"{source}: field '{name}' is needed to select rows, got the fields {sorted(fields)}"
+                f"{source}: field '{name}' is needed to select rows, got the fields "
+                f"{sorted(fields)}"
             )
         if str(fields[name]) != value:
             return False

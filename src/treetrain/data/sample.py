@@ -28,7 +28,8 @@ class Sample:
 
     Args:
         tokens: token ids, [L]; list, array or tensor of integers in 0 .. 2^31 - 1.
-        weights: weight of each token as a target, [L], or a mask of booleans or 0 and 1; None: ones.
+        weights: weight of each token as a target, [L], or a mask of booleans or 0 and 1; None: all
+            are 1.
         attention_mask: 1 or True for real tokens, 0 or False for padding, [L]; padded places are
             removed from tokens, weights, keys and a per-token advantage.
         keys: second integer of each token, [L].

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from treetrain.data.formats import TokenRow, field_error
@@ -35,9 +37,10 @@ def sample_of_ids(row: TokenRow, source: str, report: ReadReport) -> Sample:
     """  # noqa: DOC503 (field_error makes the errors)
     for name in COLUMNS:
         value = getattr(row, name)
-        if isinstance(value, list) and len(value) != len(row.input_ids):
+        entries = len(cast(list[float], value)) if isinstance(value, list) else len(row.input_ids)
+        if entries != len(row.input_ids):
             raise field_error(
-                source, name, f"has {len(value)} entries for {len(row.input_ids)} tokens"
+                source, name, f"has {entries} entries for {len(row.input_ids)} tokens"
             )
     ids = np.array(row.input_ids, dtype=np.int64)
     kept = np.ones(len(ids), bool)

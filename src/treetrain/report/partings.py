@@ -1,8 +1,8 @@
 """Where the paths of a tree part, summed over places that part in the same way.
 
 In packed order the largest subtree stands first; every other child of a branch point is computed on
-its own. Its tokens are counted under the token it begins with, because places with one cause (a stripped
-thought, a time stamp) begin alike.
+its own. Its tokens are counted under the token it begins with, because places with one cause (a
+stripped thought, a time stamp) begin alike.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def merge_partings(several: Iterable[list[Parting]]) -> list[Parting]:
         several: partings of each tree.
 
     Returns:
-        One parting for each first token, in the order of `find_partings`; the example is that of the
-        tree with the most tokens in such branches.
+        One parting for each first token, in the order of `find_partings`; the example is that of
+        the tree with the most tokens in them.
     """
     of_token: dict[int, list[Parting]] = {}
     for partings in several:

@@ -1,0 +1,101 @@
+"""The arguments that say how a file of rows is read, for every verb that reads one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treetrain.data.report import ReadReport
+
+
+def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that say how a file of rows is read; `read_file` takes their values.
+
+    Args:
+        parser: parser of any verb that reads rows.
+    """
+    parser.add_argument("file", metavar="FILE", type=Path, help="JSON lines, or one JSON array")
+    parser.add_argument(
+        "--tokenizer",
+        metavar="T",
+        help="folder, .gguf file, 'demo', 'smollm2' or a model's name; not needed for token ids",
+    )
+    parser.add_argument(
+        "--expand",
+        choices=("whole", "per_step"),
+        default="whole",
+        help="one sequence per conversation, or one per assistant message (default: whole)",
+    )
+    parser.add_argument(
+        "--tools",
+        metavar="FILE",
+        help="JSON list of tool schemas, 'none' for none (default: tools.json beside FILE, if any)",
+    )
+    parser.add_argument(
+        "--select",
+        metavar="FIELD=VALUE",
+        action="append",
+        default=[],
+        help="only rows with this value; may be repeated",
+    )
+    parser.add_argument(
+        "--chat-template",
+        metavar="FILE",
+        type=Path,
+        help="Jinja file instead of the tokenizer's own",
+    )
+    parser.add_argument(
+        "--template-variable",
+        metavar="NAME=JSON",
+        action="append",
+        default=[],
+        help="variable of the chat template, for example enable_thinking=false; may be repeated",
+    )
+
+
+def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], ReadReport]:
+    """Reads the file that the arguments of `add_reading_arguments` name.
+
+    What a chat template leaves out is counted here, not refused: counting and comparing are right
+    for whatever text there is.
+
+    Args:
+        args: parsed arguments.
+        tokenizer: what `load_tokenizer` gave, or None.
+
+    Returns:
+        Samples and report of `read_samples_with_report`.
+    """
+    from treetrain.data.rows import read_samples_with_report
+
+    template = args.chat_template
+    return read_samples_with_report(
+        args.file,
+        tokenizer=tokenizer,
+        expand=args.expand,
+        tools=[] if args.tools == "none" else args.tools,
+        select=dict(_split(pair, "--select") for pair in args.select),
+        chat_template=None if template is None else template.read_text(encoding="utf-8"),
+        template_variables={
+            name: _json(value)
+            for name, value in (_split(p, "--template-variable") for p in args.template_variable)
+        },
+        unrendered="count",
+    )
+
+
+def _split(pair: str, option: str) -> tuple[str, str]:
+    name, sign, value = pair.partition("=")
+    if not sign or not name:
+        raise ValueError(f"{option} must be NAME=VALUE, got {pair!r}")
+    return name, value
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
