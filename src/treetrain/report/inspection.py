@@ -102,8 +102,8 @@ def inspect_samples(samples: Sequence[Sample], *, shape: ModelShape = DEFAULT_SH
         keys = [sample.keys for sample in own if sample.keys is not None]
         if keys and len(keys) != len(own):
             raise ValueError(
-                f"samples of group {group!r} must all have keys or none, got keys in {len(keys)} of "
-                f"{len(own)}"
+                f"samples of group {group!r} must all have keys or none, got keys in {len(keys)} "
+                f"of {len(own)}"
             )
         tree = build_prefix_tree([sample.tokens for sample in own], keys or None)
         targets, targets_flat = _count_targets(tree, own)
