@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from treetrain.data.report import ReadReport
 
+DEMO_TEMPLATE = Path(__file__).parents[1] / "demo" / "tokenizer" / "chat_template.jinja"
+
 
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that say how a file of rows is read; `read_file` takes their values.
@@ -44,8 +46,7 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chat-template",
         metavar="FILE",
-        type=Path,
-        help="Jinja file instead of the tokenizer's own",
+        help="Jinja file instead of the tokenizer's own; 'demo' for the one this package ships",
     )
     parser.add_argument(
         "--template-variable",
@@ -71,14 +72,14 @@ def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], Read
     """
     from treetrain.data.rows import read_samples_with_report
 
-    template = args.chat_template
+    template = DEMO_TEMPLATE if args.chat_template == "demo" else args.chat_template
     return read_samples_with_report(
         args.file,
         tokenizer=tokenizer,
         expand=args.expand,
         tools=[] if args.tools == "none" else args.tools,
         select=dict(_split(pair, "--select") for pair in args.select),
-        chat_template=None if template is None else template.read_text(encoding="utf-8"),
+        chat_template=None if template is None else Path(template).read_text(encoding="utf-8"),
         template_variables={
             name: _json(value)
             for name, value in (_split(p, "--template-variable") for p in args.template_variable)

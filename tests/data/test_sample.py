@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from treetrain.data.sample import Sample
+
+
+def test_lists_arrays_and_tensors_give_the_same_sample():
+    for tokens in ([3, 1, 2], np.array([3, 1, 2], np.int32), torch.tensor([3, 1, 2])):
+        for weights in ([0, 1, 0.5], np.array([0, 1, 0.5], np.float32), torch.tensor([0, 1, 0.5])):
+            sample = Sample(tokens, weights)
+            assert sample.tokens.dtype == np.int64
+            assert sample.weights.dtype == np.float64
+            assert sample.tokens.tolist() == [3, 1, 2]
+            assert sample.weights.tolist() == [0, 1, 0.5]
+
+
+def test_weights_of_bfloat16_keep_their_values():
+    weights = torch.tensor([0.5, 2.0], dtype=torch.bfloat16, requires_grad=True)
+    assert Sample([1, 2], weights).weights.tolist() == [0.5, 2.0]
+
+
+def test_every_token_has_weight_one_where_no_weights_are_given():
+    assert Sample([4, 5]).weights.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_a_boolean_mask_is_weights(kind):
+    assert Sample([4, 5], kind([True, False])).weights.tolist() == [1, 0]
+
+
+def test_padding_is_removed_wherever_it_stands():
+    sample = Sample(
+        [0, 7, 0, 8, 9, 0],
+        [9, 1, 9, 2, 3, 9],
+        attention_mask=[0, 1, 0, 1, 1, 0],
+        keys=[5, 1, 5, 2, 3, 5],
+        advantage=[-1, 0.5, -1, 0.25, 0.125, -1],
+    )
+    assert sample.tokens.tolist() == [7, 8, 9]
+    assert sample.weights.tolist() == [1, 2, 3]
+    assert sample.keys is not None
+    assert sample.keys.tolist() == [1, 2, 3]
+    assert np.asarray(sample.advantage).tolist() == [0.5, 0.25, 0.125]
+
+
+def test_a_real_token_with_the_padding_id_stays():
+    assert Sample([0, 0, 5, 0], attention_mask=[0, 1, 1, 1]).tokens.tolist() == [0, 5, 0]
+
+
+def test_ids_out_of_range_under_the_mask_do_not_matter():
+    assert Sample([-100, 5], attention_mask=[0, 1]).tokens.tolist() == [5]
+
+
+def test_an_empty_sequence_is_kept():
+    assert len(Sample([])) == 0
+    assert len(Sample([1, 2], attention_mask=[0, 0])) == 0
+
+
+def test_the_caller_s_arrays_are_neither_shared_nor_frozen():
+    tokens = np.array([1, 2])
+    sample = Sample(tokens)
+    tokens[0] = 9
+    assert sample.tokens.tolist() == [1, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        sample.tokens[0] = 3
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        sample.group = 3  # type: ignore[misc]
+
+
+def test_replace_changes_one_field():
+    sample = Sample([1, 2], [0, 1], advantage=2, source="a:1")
+    moved = dataclasses.replace(sample, group="g")
+    assert (moved.group, moved.advantage, moved.source) == ("g", 2.0, "a:1")
+    assert moved.weights.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tokens": 3}, r"tokens must be one-dimensional, got shape \(\)"),
+        ({"tokens": [[1, 2]]}, r"tokens must be one-dimensional, got shape \(1, 2\)"),
+        ({"tokens": [[1], [1, 2]]}, "tokens must be one-dimensional, got nested lists"),
+        ({"tokens": [1], "weights": [[1]]}, r"weights must be one-dimensional"),
+        ({"tokens": [1, 2], "weights": [1]}, "weights must have one entry per token, got 1 entries"),
+        ({"tokens": [1, 2], "attention_mask": [1]}, "attention_mask must have one entry per token"),
+        ({"tokens": [1, 2], "keys": [1]}, "keys must have one entry per token"),
+        ({"tokens": [1, 2], "advantage": [1.0]}, "advantage must have one entry per token"),
+        ({"tokens": [1, -2]}, "got -2 at index 1"),
+        ({"tokens": [2**31]}, f"got {2**31} at index 0"),
+        ({"tokens": [1, 2], "weights": [1, float("nan")]}, "weights must be finite, got nan at index 1"),
+        ({"tokens": [1], "advantage": float("inf")}, "advantage must be finite, got inf"),
+        ({"tokens": [1, 2], "attention_mask": [1, 2]}, "got 2 at index 1"),
+    ],
+)
+def test_a_wrong_value_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Sample(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"tokens": [1.0]},
+        {"tokens": ["1"]},
+        {"tokens": [True]},
+        {"tokens": [1], "weights": ["1"]},
+        {"tokens": [1], "keys": [0.5]},
+        {"tokens": [1], "attention_mask": ["1"]},
+    ],
+)
+def test_a_wrong_type_of_number_is_a_type_error(arguments):
+    with pytest.raises(TypeError, match="must be"):
+        Sample(**arguments)
+
+
+def test_rank_is_checked_before_shape_and_shape_before_values():
+    with pytest.raises(ValueError, match="one-dimensional"):
+        Sample([-1, 2], [[1.0]])
+    with pytest.raises(ValueError, match="one entry per token"):
+        Sample([-1, 2], [1.0])
+
+
+def test_messages_name_the_source():
+    with pytest.raises(ValueError, match=r"^data\.jsonl:17: tokens must be"):
+        Sample([-1], source="data.jsonl:17")
+
+
+def test_no_torch_is_imported():
+    import subprocess
+    import sys
+
+    program = (
+        "import sys; from treetrain.data.sample import Sample; Sample([1], [1]); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
