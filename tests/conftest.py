@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Time limits belong in benchmarks: a busy machine fails no test.
+settings.register_profile("treetrain", deadline=None)
+settings.load_profile("treetrain")
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from treetrain.tree.common_prefixes import enclosing_groups, neighbour_prefixes
 from treetrain.tree.layout import UnorderedNodes, lay_out
 from treetrain.tree.prefix_tree import PrefixTree
-from treetrain.tree.ranges import offsets_of, range_minima
+from treetrain.tree.ranges import Ints, offsets_of, range_minima
 from treetrain.tree.read import list_rows, read_keys, read_rows, token_kind
-
-Ints = NDArray[np.int64]
 
 
 def build_prefix_tree(sequences: Iterable[Any], keys: Iterable[Any] | None = None) -> PrefixTree:
@@ -158,6 +156,7 @@ def _find_nodes(
     next_ends = np.append(group_ends[1:], count) if count else shared
     end_ends = np.where(next_shared < lengths, sequences + 1, next_ends)
     parts = shared > 0
+    # One number for (first sequence, depth of the end): sorted, the nodes come depth-first.
     stride = int(lengths.max(initial=0)) + 1
     end_names = end_firsts * stride + lengths
     branch_names = group_firsts * stride + shared

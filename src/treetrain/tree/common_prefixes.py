@@ -6,7 +6,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from treetrain.tree.ranges import Ints
 
 _WINDOWS = (16, 64, 256)
 _WORDS_AT_ONCE = 1 << 17

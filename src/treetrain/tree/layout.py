@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treetrain.tree.prefix_tree import PrefixTree
-from treetrain.tree.ranges import offsets_of, sum_along_paths, take_ranges
-
-Ints = NDArray[np.int64]
+from treetrain.tree.ranges import Ints, offsets_of, sum_along_paths, take_ranges
 
 
 @dataclass(frozen=True)

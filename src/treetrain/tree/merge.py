@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from treetrain.tree.ranges import Ints
 
 
 def merge_tokens(tokens: NDArray[Any], keys: Ints | None, before: Ints) -> tuple[Ints, Ints, Ints]:

@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from treetrain.tree.ranges import join_ranges, offsets_of
-
-Ints = NDArray[np.int64]
+from treetrain.tree.ranges import Ints, join_ranges, offsets_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from treetrain.tree.ranges import offsets_of
-
-Ints = NDArray[np.int64]
+from treetrain.tree.ranges import Ints, offsets_of
 
 
 @dataclass(frozen=True)
