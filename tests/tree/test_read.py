@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from treetrain.tree.build import build_prefix_tree
-from treetrain.tree.read import index_kind, key_kind, read_row, read_rows, token_kind
+from treetrain.tree.kinds import index_kind, key_kind, token_kind
+from treetrain.tree.read import read_row, read_rows
 
 ROWS = [[3, 1, 4], [3, 1], [2**31 - 1, 0]]
 FORMS: dict[str, Callable[[list[int]], Any]] = {

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treetrain.tree.common_prefixes import enclosing_groups, neighbour_prefixes
+from treetrain.tree.kinds import token_kind
 from treetrain.tree.layout import UnorderedNodes, lay_out
 from treetrain.tree.prefix_tree import PrefixTree
 from treetrain.tree.ranges import Ints, offsets_of, range_minima
-from treetrain.tree.read import list_rows, read_keys, read_rows, token_kind
+from treetrain.tree.read import list_rows, read_keys, read_rows
 
 
 def build_prefix_tree(sequences: Iterable[Any], keys: Iterable[Any] | None = None) -> PrefixTree:

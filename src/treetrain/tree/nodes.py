@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treetrain.tree.kinds import index_kind, token_kind
 from treetrain.tree.layout import UnorderedNodes, lay_out
 from treetrain.tree.merge import merge_tokens
 from treetrain.tree.prefix_tree import PrefixTree
 from treetrain.tree.ranges import Ints, offsets_of, range_minima, sum_along_paths, take_ranges
-from treetrain.tree.read import index_kind, list_rows, read_keys, read_row, read_rows, token_kind
+from treetrain.tree.read import list_rows, read_keys, read_row, read_rows
 
 
 @dataclass(frozen=True)
