@@ -1,4 +1,4 @@
-"""The kinds of integers that callers hand over, which of each are allowed, and how errors say it."""
+"""The kinds of integers that callers hand over: which are allowed, and how errors say it."""
 
 from __future__ import annotations
 
