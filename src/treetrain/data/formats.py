@@ -94,7 +94,12 @@ class _ChatRow(_Row):
     @classmethod
     def _read_tools(cls, value: Any) -> Any:
         # Columnar stores keep schemas of different shapes as text.
-        return json.loads(value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"must be a list, or JSON text of one ({error})") from error
 
 
 class ConversationRow(_ChatRow):
@@ -230,13 +235,25 @@ def _check(kind: type[FlatRow | SamplesRow], fields: Json, source: str) -> FlatR
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        got = repr(first["input"])
-        got = got if len(got) <= 60 else got[:57] + "..."
-        problem = first["msg"].replace("Input should be", "must be")
-        raise field_error(source, _path(first["loc"]), f"{problem}, got {got}") from error
+        raise _first_error(error, source) from error
     except RecursionError as error:
         raise field_error(source, "prompt", "must be nested less deeply") from error
+
+
+def _first_error(error: ValidationError, source: str) -> ValueError:
+    errors = error.errors(include_url=False)
+    start = _path(errors[0]["loc"])
+    # Of the branches of a union, the one that came furthest says best what is wrong.
+    first = max(
+        (one for one in errors if _path(one["loc"]).startswith(start)),
+        key=lambda one: len(_path(one["loc"])),
+    )
+    if first["type"] == "missing":
+        return field_error(source, _path(first["loc"]), "is required")
+    got = repr(first["input"])
+    got = got if len(got) <= 60 else got[:57] + "..."
+    problem = first["msg"].replace("Input should be", "must be").removeprefix("Value error, ")
+    return field_error(source, _path(first["loc"]), f"{problem}, got {got}")
 
 
 def _path(place: tuple[int | str, ...]) -> str:
