@@ -1,0 +1,143 @@
+"""Judges a step computed both ways: log-probabilities, loss, gradients, parameters after a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from treetrain.training.baseline import Floats
+from treetrain.training.both_ways import StepResult
+from treetrain.training.comparison import Comparison, Judge
+
+
+def compare_logprobs(
+    judge: Judge, tree: StepResult, separate: StepResult, *, truth: StepResult | None, name: str
+) -> Comparison:
+    """Compare the log-probability of every token.
+
+    Args:
+        judge: the dtype's rule.
+        tree: the step on trees.
+        separate: the step on separate sequences.
+        truth: the step in float64, where the rule needs it.
+        name: what the comparison is called.
+
+    Returns:
+        The judgement.
+    """
+    right = None if truth is None else truth.logprobs
+    return judge.compare(name, tree.logprobs, separate.logprobs, truth=right)
+
+
+def compare_gradients(
+    judge: Judge, tree: StepResult, separate: StepResult, *, truth: StepResult | None, name: str
+) -> Comparison:
+    """Compare the gradient of every trainable parameter.
+
+    Args:
+        judge: the dtype's rule.
+        tree: the step on trees.
+        separate: the step on separate sequences.
+        truth: the step in float64, where the rule needs it.
+        name: what the comparison is called.
+
+    Returns:
+        The judgement; the tolerance is a part of the largest gradient of all.
+    """
+    right = None if truth is None else truth.gradients
+    return judge.compare(name, tree.gradients, separate.gradients, truth=right)
+
+
+def compare_losses(
+    judge: Judge,
+    tree: StepResult,
+    separate: StepResult,
+    *,
+    truth: StepResult | None,
+    coefficients: Sequence[Floats],
+) -> Comparison:
+    """Compare the loss, which may be off by what its terms together may be off by.
+
+    Args:
+        judge: the dtype's rule.
+        tree: the step on trees.
+        separate: the step on separate sequences.
+        truth: the step in float64, where the rule needs it.
+        coefficients: what each token's -log p is multiplied by, [L - 1] per sequence.
+
+    Returns:
+        The judgement. `largest` is the sum of the terms' absolute values: a loss may cancel.
+    """
+
+    def weigh(values: Sequence[Tensor]) -> float:
+        pairs = zip(values, coefficients, strict=True)
+        return sum(float((value.abs() * torch.tensor(c).abs()).sum()) for value, c in pairs)
+
+    logprobs = separate.outcome.logprobs
+    terms = weigh(logprobs)
+    difference = abs(tree.outcome.loss - separate.outcome.loss)
+    if judge.tolerance is not None:
+        allowed = judge.tolerance * terms
+        return Comparison("loss", difference, terms, difference, allowed, None, None)
+    assert truth is not None
+    right = truth.outcome
+    floor = weigh([a - b for a, b in zip(logprobs, right.logprobs, strict=True)])
+    error = abs(tree.outcome.loss - right.loss)
+    return Comparison("loss", difference, terms, error, judge.factor * floor, floor, None)
+
+
+def compare_steps(
+    judge: Judge,
+    tree: StepResult,
+    separate: StepResult,
+    *,
+    truth: StepResult | None,
+    model: nn.Module,
+    learning_rate: float,
+) -> Comparison:
+    """Compare every parameter after one step of SGD, taken on copies.
+
+    Args:
+        judge: the dtype's rule.
+        tree: the step on trees.
+        separate: the step on separate sequences.
+        truth: the step in float64, where the rule needs it.
+        model: the model; its weights are read only.
+        learning_rate: of the step.
+
+    Returns:
+        The judgement. Beyond the learning rate times the gradient's tolerance, a parameter may be
+        off by one rounding of the largest parameter.
+    """
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+    def step(result: StepResult, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+        return {
+            name: _stepped(parameter, result.gradients[name], learning_rate, dtype)
+            for name, parameter in parameters.items()
+        }
+
+    after = step(separate)
+    if judge.tolerance is None:
+        assert truth is not None
+        return judge.compare("step", step(tree), after, truth=step(truth, torch.float64))
+    gradient = max(_largest(value) for value in separate.gradients.values())
+    rounding = max(torch.finfo(value.dtype).eps for value in after.values())
+    allowed = judge.tolerance * learning_rate * gradient
+    allowed += rounding * max(_largest(value) for value in after.values())
+    return Judge(0.0, judge.targets).compare("step", step(tree), after, extra=allowed)
+
+
+def _largest(value: Tensor) -> float:
+    return float(value.abs().max()) if value.numel() else 0.0
+
+
+def _stepped(
+    parameter: nn.Parameter, gradient: Tensor, learning_rate: float, dtype: torch.dtype | None
+) -> Tensor:
+    twin = parameter.detach().to(dtype=dtype, copy=True).requires_grad_()
+    twin.grad = gradient.to(twin.dtype)
+    torch.optim.SGD([twin], lr=learning_rate).step()
+    return twin.detach()

@@ -1,0 +1,54 @@
+"""Gives a model back as it was after a check, also when the check is interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Put gradients, modes and random generators back at the end; weights are not looked after.
+
+    Inside, the parameters start without gradients; the caller's gradients are kept, not copied.
+
+    Args:
+        model: the model.
+
+    Yields:
+        Nothing.
+    """
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    modes = [(module, module.training) for module in model.modules()]
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(devices=sorted(devices, key=str)):
+            for parameter, _ in gradients:
+                parameter.grad = None
+            yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for module, training in modes:
+            module.training = training
+
+
+def take_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Take the gradients off the parameters.
+
+    Args:
+        model: the model; afterwards its parameters have no gradient.
+
+    Returns:
+        The gradient of each trainable parameter by name; zeros for one that got none.
+    """
+    gradients: dict[str, torch.Tensor] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            gradient = parameter.grad
+            gradients[name] = torch.zeros_like(parameter) if gradient is None else gradient
+        parameter.grad = None
+    return gradients

@@ -1,0 +1,270 @@
+"""Checks that tree training equals training each sequence alone, on your model and your data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+import torch
+from numpy.typing import ArrayLike
+from torch import nn
+
+from treetrain.data.sample import Sample
+from treetrain.errors import EquivalenceError
+from treetrain.models.prepare import PreparedModel, find_prepared, prepare
+from treetrain.packing.batch import as_samples
+from treetrain.training.baseline import Outcome, loss_coefficients
+from treetrain.training.both_ways import Progress, StepResult, StepWork
+from treetrain.training.comparison import TOLERANCES, Comparison, Judge
+from treetrain.training.equivalence import Report, WorstToken
+from treetrain.training.judgement import (
+    compare_gradients,
+    compare_logprobs,
+    compare_losses,
+    compare_steps,
+)
+from treetrain.training.leaks import LeakCheck, check_changes, find_changes
+from treetrain.training.reductions import Reduction
+from treetrain.training.restore import unchanged
+from treetrain.training.widened import Widened
+
+
+def verify(
+    model: nn.Module,
+    samples: Iterable[Sample | ArrayLike],
+    reduction: Reduction = "path_mean",
+    *,
+    backend: str | None = None,
+    max_tokens: int | None = None,
+    tolerance: float | None = None,
+    learning_rate: float = 0.1,
+    changes: int = 8,
+    raise_on_difference: bool = True,
+    on_progress: Progress | None = None,
+) -> Report:
+    """Compare one training step on trees with the same step over each sequence alone.
+
+    Compared are the log-probability of every token, the loss, the gradient of every trainable
+    parameter, and the parameters after one step of plain gradient descent. Not of AdamW: its first
+    step is the learning rate times the gradient's sign, so that a gradient of nearly 0 moves a
+    parameter either way by rounding alone. Then single tokens are altered, and the order of the
+    sequences, to see that nothing moves which must not.
+
+    float64 and float32 are held to 1e-10 and 1e-5 of the largest value of each quantity; float64 is
+    computed in float64 throughout, where the model itself would compute norms in float32. Narrower
+    dtypes, also those of a surrounding autocast, are held to 1.1 times the error that separate
+    training in that dtype makes against float64, with room for chance on few tokens, and the trees'
+    structure is checked once more on a float64 copy of the model.
+
+    The model keeps its mode (train or eval): what is checked is what is trained, checkpointing of
+    activations included. Weights are never changed; gradients, random state and attention are as
+    before afterwards, also after an interruption.
+
+    Args:
+        model: a Hugging Face causal model, prepared or not.
+        samples: samples, or bare token ids, of which every token is trained.
+        reduction: reduction of the loss that is checked.
+        backend: attention backend for a model that is not prepared; None: "auto".
+        max_tokens: tree tokens of one packed row; None: everything in one row.
+        tolerance: largest difference, as a part of the largest value; None: the dtype's own.
+        learning_rate: of the optimiser step.
+        changes: number of single tokens to alter.
+        raise_on_difference: whether a difference is an error.
+        on_progress: called with the name of the stage, and how many of how many parts are done.
+
+    Returns:
+        The report.
+
+    Raises:
+        ValueError: if nothing is trained, if the model has no trainable parameter, if a token id is
+            outside the vocabulary, or if `backend` is given for a prepared model.
+        EquivalenceError: if the two differ, or something leaks, and `raise_on_difference` is set.
+
+    Example:
+        >>> from treetrain.testing.models import make_tiny_model
+        >>> report = verify(make_tiny_model("llama"), [[1, 2, 3, 4, 5], [1, 2, 3, 6, 7]])
+        >>> report.equal, report.flat_tokens, report.tree_tokens
+        (True, 10, 7)
+    """  # noqa: DOC503 (_check_arguments and _prepared raise the ValueError)
+    checked = as_samples(samples)
+    _check_arguments(model, checked)
+    with unchanged(model), _prepared(model, backend) as prepared:
+        work = StepWork(checked, reduction, max_tokens, on_progress or (lambda *stage: None))
+        report = _check(
+            prepared, work, tolerance=tolerance, learning_rate=learning_rate, changes=changes
+        )
+    if raise_on_difference and not report.equal:
+        raise EquivalenceError(
+            "tree training must equal separate training, got:\n"
+            + "\n".join([*report.failures, *report.worst_lines()])
+        )
+    return report
+
+
+def _check(
+    prepared: PreparedModel,
+    work: StepWork,
+    *,
+    tolerance: float | None,
+    learning_rate: float,
+    changes: int,
+) -> Report:
+    model, samples = prepared.model, work.samples
+    dtype = _computed_dtype(model)
+    tolerance = TOLERANCES.get(dtype) if tolerance is None else tolerance
+    batches = work.pack(samples, model.device)
+    judge = Judge(tolerance, sum(len(batch.targets) for batch in batches))
+    # One rounding of the largest value, where the dtype has no tolerance of its own.
+    rounding = torch.finfo(dtype).eps if tolerance is None else tolerance
+    with Widened() if dtype == torch.float64 else nullcontext():
+        separate = work.run_separately(prepared)
+        truth, structure = None, ()
+        if tolerance is None:
+            truth, structure = _run_in_float64(prepared, work, judge.targets)
+        tree = work.run_tree(prepared)
+        leaks = _check_leaks(prepared, work, changes=changes, tolerance=rounding)
+        leaks.append(_check_order(prepared, work, judge, separate=separate, truth=truth))
+    logprobs = compare_logprobs(judge, tree, separate, truth=truth, name="logprobs")
+    gradients = compare_gradients(judge, tree, separate, truth=truth, name="gradients")
+    return Report(
+        dtype=str(dtype).removeprefix("torch."),
+        reduction=work.reduction,
+        sequences=len(samples),
+        flat_tokens=sum(map(len, samples)),
+        tree_tokens=sum(batch.num_tokens for batch in batches),
+        loss_separate=separate.outcome.loss,
+        loss_tree=tree.outcome.loss,
+        logprobs=logprobs,
+        loss=compare_losses(
+            judge,
+            tree,
+            separate,
+            truth=truth,
+            coefficients=loss_coefficients(samples, work.reduction),
+        ),
+        gradients=gradients,
+        step=compare_steps(
+            judge, tree, separate, truth=truth, model=model, learning_rate=learning_rate
+        ),
+        structure=structure,
+        leak_checks=tuple(leaks),
+        learning_rate=learning_rate,
+        worst_token=_worst_token(samples, logprobs),
+        worst_parameter=None if gradients.worst is None else gradients.worst.name,
+    )
+
+
+def _run_in_float64(
+    prepared: PreparedModel, work: StepWork, targets: int
+) -> tuple[StepResult, tuple[Comparison, ...]]:
+    """The truth that a narrow dtype is judged by, and the same trees against it."""
+    with prepared.undone():
+        twin = copy.deepcopy(prepared.model).double()
+    # Kernels that compute experts in groups exist for narrow dtypes only.
+    if hasattr(twin, "set_experts_implementation"):
+        twin.set_experts_implementation("eager")
+    backends = {layer.backend for layer in prepared.layers.values()}
+    with torch.autocast(twin.device.type, enabled=False), Widened():
+        handle = prepare(twin, backends.pop() if len(backends) == 1 else "auto")
+        truth = work.run_separately(handle, "float64 separate")
+        tree = work.run_tree(handle, "float64 tree")
+    judge = Judge(TOLERANCES[torch.float64], targets)
+    return truth, (
+        compare_logprobs(judge, tree, truth, truth=None, name="float64 logprobs"),
+        compare_gradients(judge, tree, truth, truth=None, name="float64 gradients"),
+    )
+
+
+def _check_leaks(
+    prepared: PreparedModel, work: StepWork, *, changes: int, tolerance: float
+) -> list[LeakCheck]:
+    embedding = prepared.model.get_input_embeddings()
+    assert isinstance(embedding.weight, torch.Tensor)
+    chosen = find_changes(work.samples, count=changes, vocabulary=len(embedding.weight))
+    done = 0
+
+    def hidden(samples: Sequence[Sample]) -> list[torch.Tensor]:
+        nonlocal done
+        found = work.tree_hidden(prepared, samples)
+        done += 1
+        work.on_progress("leaks", done, len(chosen) + 1)
+        return found
+
+    return check_changes(work.samples, chosen, hidden, tolerance=tolerance)
+
+
+def _check_order(
+    prepared: PreparedModel,
+    work: StepWork,
+    judge: Judge,
+    *,
+    separate: StepResult,
+    truth: StepResult | None,
+) -> LeakCheck:
+    """Hand the sequences over in reverse, which turns siblings and roots round."""
+    logprobs = work.tree_logprobs(prepared.model, work.samples[::-1])[::-1]
+    turned = StepResult(Outcome(logprobs, 0.0), {})
+    found = compare_logprobs(judge, turned, separate, truth=truth, name="order")
+    places = sum(map(len, logprobs)) if len(work.samples) > 1 else 0
+    return LeakCheck("order", found.error, found.allowed, places, "sequences in reverse order")
+
+
+def _worst_token(samples: Sequence[Sample], logprobs: Comparison) -> WorstToken | None:
+    if logprobs.worst is None:
+        return None
+    sequence, place = int(logprobs.worst.name), logprobs.worst.index + 1
+    return WorstToken(
+        sequence=sequence,
+        place=place,
+        token=int(samples[sequence].tokens[place]),
+        source=samples[sequence].source,
+        separate=logprobs.worst.separate,
+        tree=logprobs.worst.tree,
+    )
+
+
+def _computed_dtype(model: nn.Module) -> torch.dtype:
+    parameter = next(model.parameters())
+    if torch.is_autocast_enabled(parameter.device.type):
+        return torch.get_autocast_dtype(parameter.device.type)
+    return parameter.dtype
+
+
+@contextmanager
+def _prepared(model: nn.Module, backend: str | None) -> Iterator[PreparedModel]:
+    try:
+        prepared = find_prepared(model)
+    except ValueError:
+        prepared = prepare(model, backend or "auto")
+        try:
+            yield prepared
+        finally:
+            prepared.undo()
+        return
+    if backend is not None:
+        raise ValueError(
+            f"backend must be None for a model that is prepared already, got {backend!r}; undo it, "
+            "or leave the argument out"
+        )
+    yield prepared
+
+
+def _check_arguments(model: nn.Module, samples: Sequence[Sample]) -> None:
+    if not any(sample.weights[1:].any() for sample in samples):
+        raise ValueError(
+            f"samples must train at least one token after a first, got none in {len(samples)} "
+            "sequences; a check of nothing proves nothing"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError("model must have a trainable parameter, got none with requires_grad")
+    vocabulary = model.get_input_embeddings().weight.shape[0]  # pyright: ignore
+    for index, sample in enumerate(samples):
+        if len(sample) and sample.tokens.max() >= vocabulary:
+            place = int(sample.tokens.argmax())
+            source = f"{sample.source}: " if sample.source else ""
+            raise ValueError(
+                f"{source}samples[{index}] must have ids below the model's vocabulary of "
+                f"{vocabulary}, got {sample.tokens[place]} at place {place}; is it the model's own "
+                "tokenizer?"
+            )
