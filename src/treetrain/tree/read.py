@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import chain
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 from treetrain.tree.kinds import Kind, key_kind
 from treetrain.tree.ranges import Ints, offsets_of
+
+_ENTRIES_AT_ONCE = 1 << 14
 
 
 def list_rows(rows: object, name: str) -> list[Any]:
@@ -63,13 +66,17 @@ def read_rows(rows: Sequence[Any], kind: Kind) -> tuple[NDArray[Any], Ints]:
         TypeError: a row is no row, or an entry is no integer (a bool is none); names it.
         ValueError: a row is not one-dimensional, or an entry is out of range; names it.
     """  # noqa: DOC502 (the functions below raise)
-    # What needs no second look is not looked at twice: there may be many short rows.
-    arrays: list[NDArray[Any]] = [
-        row if type(row) is np.ndarray and _is_plain(row) else _read_row(row, kind, index)
-        for index, row in enumerate(rows)
-    ]
-    offsets = offsets_of(np.fromiter(map(len, arrays), np.int64, len(arrays)))
-    flat = _join(arrays, kind)
+    if set(map(type, rows)) <= {list, tuple}:
+        offsets = offsets_of(np.fromiter(map(len, rows), np.int64, len(rows)))
+        flat = _pack_lists(rows, kind, offsets)
+    else:
+        # What needs no second look is not looked at twice: there may be many short rows.
+        arrays: list[NDArray[Any]] = [
+            row if type(row) is np.ndarray and _is_plain(row) else _read_row(row, kind, index)
+            for index, row in enumerate(rows)
+        ]
+        offsets = offsets_of(np.fromiter(map(len, arrays), np.int64, len(arrays)))
+        flat = _join(arrays, kind)
     if flat.size and (flat.min() < kind.low or flat.max() > kind.high):
         offender = int(np.flatnonzero((flat < kind.low) | (flat > kind.high))[0])
         row = int(np.searchsorted(offsets, offender, side="right")) - 1
@@ -132,6 +139,27 @@ def read_keys(keys: object, offsets: Ints, *, beside: str) -> Ints:
     return flat
 
 
+def _pack_lists(rows: Sequence[Any], kind: Kind, offsets: Ints) -> NDArray[Any]:
+    # Faster than numpy's own conversion, and it takes no float for an integer. Short rows are
+    # packed many at a time.
+    flat = np.empty(offsets[-1], kind.dtype)
+    first = 0
+    while first < len(rows):
+        place = int(offsets[first])
+        fitting = int(np.searchsorted(offsets, place + _ENTRIES_AT_ONCE, side="right")) - 1
+        end = max(first + 1, fitting)
+        entries = rows[first] if end == first + 1 else chain.from_iterable(rows[first:end])
+        code = f"={int(offsets[end]) - place}{kind.code}"
+        try:
+            struct.pack_into(code, flat.data, place * flat.itemsize, *entries)
+        except (struct.error, TypeError, ValueError, OverflowError):
+            for index in range(first, end):
+                _read_row(rows[index], kind, index)
+            raise
+        first = end
+    return flat
+
+
 def _is_plain(row: NDArray[Any]) -> bool:
     return row.ndim == 1 and row.dtype.char in "bhilqBHI"
 
@@ -143,7 +171,6 @@ def _read_row(row: object, kind: Kind, index: int | None) -> NDArray[Any]:
         raise TypeError(f"{_place(kind, index)} must be a row of integers, got {_name_value(row)}")
     entries = cast("Sequence[Any]", row)
     try:
-        # Faster than numpy's own conversion, and it takes no float for an integer.
         return np.frombuffer(struct.pack(f"={len(entries)}{kind.code}", *entries), kind.dtype)
     except (struct.error, TypeError, ValueError, OverflowError):
         _refuse_entry(row, kind, index)
