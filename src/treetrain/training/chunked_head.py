@@ -162,7 +162,7 @@ class _HeadLogprobs(torch.autograd.Function):
             if entropies:
                 logits.div_(sums[chunk.predictors, None])
                 entropy[chunk.predictors] = torch.special.entr(logits, out=logits).sum(-1)
-            del logits
+            del logits  # before the next chunk's are made
         ctx.work, ctx.entropies = work, entropies
         ctx.save_for_backward(hidden, maxima, sums, entropy, *parameters)
         if not entropies:
@@ -192,6 +192,7 @@ class _HeadLogprobs(torch.autograd.Function):
                 scaled.exp_().mul_((_sum_rows(chunk, chunk_grads) / -sums[rows])[:, None])
             scaled.index_put_((chunk.rows, chunk.tokens), chunk_grads, accumulate=True)
             hidden_grad[rows] = collected.collect(local, logits, scaled.div_(work.temperature))
+            del local, logits, gradient, scaled  # before the next chunk's are made
         return None, None, hidden_grad, *collected.hand_over()
 
 
@@ -211,6 +212,7 @@ class _FusedHead(torch.autograd.Function):
             gradient.mul_((_sum_rows(chunk, shares) / -sums)[:, None])
             gradient.index_put_((chunk.rows, chunk.tokens), shares, accumulate=True)
             hidden_grad[chunk.predictors] = collected.collect(local, logits, gradient)
+            del local, logits, gradient  # before the next chunk's are made
         ctx.gradients = hidden_grad, collected
         ctx.mark_non_differentiable(logprobs)
         return (logprobs * coefficients).sum(), logprobs
