@@ -155,7 +155,7 @@ def test_a_backend_that_cannot_serve_a_layer_is_refused_when_preparing() -> None
     with pytest.raises(UnsupportedModelError, match=r"capped at 5\.0"):
         prepare(model, "slices")
     assert model.config._attn_implementation == "eager"
-    with pytest.raises(ValueError, match="backend must be"):
+    with pytest.raises(ValueError, match=r"backend must be"):
         prepare(model, "fast")
 
 

@@ -66,22 +66,7 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Attend along paths; see `treetrain.attention.api.tree_attention` for the arguments.
-
-    Args:
-        query: [B, H, T, D].
-        key: [B, Hk, T, D].
-        value: [B, Hk, T, Dv].
-        packed: the packed tree of T tokens.
-        scale: factor of the scores.
-        window: depth positions a query reads back, itself included.
-        chunk: size of the blocks of depth positions that do not read each other.
-        softcap: scores become `softcap * tanh(score / softcap)`.
-        sinks: one more score per query head that takes weight and has no value, [H].
-
-    Returns:
-        Attention output, [B, H, T, Dv], dtype of `query`.
-    """
+    """Attend along paths; `treetrain.attention.api.tree_attention` says what is what."""
     groups = query.shape[1] // key.shape[1]
     wide = torch.promote_types(query.dtype, torch.float32)
     key = key.repeat_interleave(groups, dim=1).to(wide)

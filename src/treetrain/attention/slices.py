@@ -53,22 +53,7 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Attend along paths; see `treetrain.attention.api.tree_attention` for the arguments.
-
-    Args:
-        query: [B, H, T, D].
-        key: [B, Hk, T, D].
-        value: [B, Hk, T, Dv].
-        packed: the packed tree of T tokens.
-        scale: factor of the scores.
-        window: depth positions a query reads back, itself included.
-        chunk: size of the blocks of depth positions that do not read each other.
-        softcap: must be None; checked by the caller.
-        sinks: one more score per query head that takes weight and has no value, [H].
-
-    Returns:
-        Attention output, [B, H, T, Dv], dtype of `query`; in memory [B, T, H, Dv].
-    """
+    """Attend along paths; `treetrain.attention.api.tree_attention` says what is what."""
     assert softcap is None
     name = ("slices", window, chunk)
     if name not in packed.plans:
