@@ -1,9 +1,10 @@
-"""Attention of packed trees, forward and backward: slices against the dense mask and against each
-sequence alone.
+"""Attention of packed trees against a dense mask and against each sequence alone.
 
-`pair_bound` is the ratio of attention pairs, which no exact method on the same kernel can beat but by
-the fixed cost of its calls; `pair_fraction` is the measured speed-up over each sequence alone held
-against it. `dense_speedup` is slices over one call with the whole visibility as a mask.
+Forward and backward, float32, two threads.
+
+`pair_bound` is the ratio of attention pairs, which no exact method on the same kernel can beat but
+by the fixed cost of its calls; `pair_fraction` is the measured speed-up over each sequence alone
+held against it. `dense_speedup` is slices over one call with the whole visibility as a mask.
 """
 
 from __future__ import annotations

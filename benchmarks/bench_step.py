@@ -1,10 +1,10 @@
 """A training step on a packed tree against the same step on separate sequences.
 
-Forward and backward of a model of about 18 M non-embedding parameters in float32 on two threads. The
-opponents run the untouched model one sequence at a time, so that nothing is padded, and compute logits
-only where a token is trained, as the tree step does. *Leafized* drops every sequence that is a prefix
-of another and attaches its loss to that one. All contestants compute the same gradient; what each is
-off by is measured against separate sequences in float64.
+Forward and backward of a model of about 18 M non-embedding parameters in float32 on two threads.
+The opponents run the untouched model one sequence at a time, so that nothing is padded, and
+compute logits only where a token is trained, as the tree step does. *Leafized* drops every
+sequence that is a prefix of another and attaches its loss to that one. All contestants compute the
+same gradient; what each is off by is measured against separate sequences in float64.
 """
 
 from __future__ import annotations
