@@ -1,4 +1,4 @@
-"""The inputs of the step and attention benchmarks: prefix trees of the kinds that training meets."""
+"""Prefix trees of the kinds that training meets, for the step and attention benchmarks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def per_step_chain(rng: np.random.Generator, vocabulary: int) -> list[list[int]]
 
 
 def random_forest(rng: np.random.Generator, vocabulary: int) -> list[list[int]]:
-    """A forest of 60 nodes of 8 to 96 tokens, each below a random earlier one or a root of its own."""
+    """60 nodes of 8 to 96 tokens, each below a random earlier one or a root of its own."""
     paths: list[list[int]] = []
     inner: set[int] = set()
     for node in range(60):
