@@ -15,8 +15,8 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# Thinking stands inside the content and is cut out of all messages but those after the last question,
-# where an empty thought is written too.
+# Thinking stands inside the content and is cut out of all messages but those after the last
+# question, where an empty thought is written too.
 STRIPPING = (
     "{% set ns = namespace(last=-1) %}"
     "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}"
@@ -28,8 +28,8 @@ STRIPPING = (
     "{% if loop.index0 > ns.last %}<think>\n{{ thought.strip('\\n') }}\n</think>\n\n{% endif %}"
     "{{ m.content.split('</think>')[-1].lstrip('\\n') }}"
     "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if no_thinking %}<think>\n\n</think>\n\n"
-    "{% endif %}{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if no_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
 
 # The generation prompt opens a thought that no rendered message has.

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
-from treetrain.data.encode import encode_texts, encode_turns, opening_tokens
+from treetrain.data.encode import encode_steps, encode_texts, encode_turns, opening_tokens
 from treetrain.data.turns import Turn
 
 
@@ -16,6 +17,9 @@ class CharacterPairs:
 
     is_fast = True
     start_token: int | None = None
+
+    def __init__(self) -> None:
+        self.added_tokens_decoder: dict[int, AddedToken] = {}
 
     def __call__(self, text: list[str], *, add_special_tokens: bool, **_: Any) -> dict[str, Any]:
         starts = [list(range(0, len(one), 2)) for one in text]
@@ -33,6 +37,24 @@ def test_special_tokens_spelled_out_in_a_text_become_one_id(tokenizer):
     assert tokenizer.convert_tokens_to_ids("<|end|>") in ids[0].tolist()
     assert len(ids[1]) == 0
     assert ids[0].dtype == np.int64
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(alphabet="ab é\n<|>", max_size=6), min_size=3, max_size=6))
+def test_steps_have_the_ids_of_each_text_encoded_whole(tokenizer, pieces):
+    texts = ["<|end|>".join(pieces[: n + 1]) for n in range(len(pieces))]
+    for got, whole in zip(
+        encode_steps(tokenizer, texts), encode_texts(tokenizer, texts), strict=True
+    ):
+        assert got.tolist() == whole.tolist()
+
+
+def test_steps_of_a_tokenizer_whose_pieces_depend_on_each_other_are_encoded_whole():
+    pairs = CharacterPairs()
+    pairs.added_tokens_decoder = {1: AddedToken("|", special=True)}
+    texts = ["a|", "a|bc|", "a|bc|def|"]
+    for got, whole in zip(encode_steps(pairs, texts), encode_texts(pairs, texts), strict=True):
+        assert got.tolist() == whole.tolist()
 
 
 def test_a_whole_text_is_encoded_as_one(tokenizer):
@@ -68,7 +90,7 @@ def test_a_token_that_takes_a_sampled_character_is_refused(start, end):
 def test_a_slow_tokenizer_is_refused_with_the_way_out(tokenizer):
     slow = CharacterPairs()
     slow.is_fast = False
-    with pytest.raises(ValueError, match="needs a fast tokenizer.*per_step"):
+    with pytest.raises(ValueError, match=r"needs a fast tokenizer.*per_step"):
         encode_turns(slow, "ab", [])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,33 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str]) -> list[Ints]:
         return []
     encoded = tokenizer(texts, add_special_tokens=False, verbose=False)
     return [np.array(ids, dtype=np.int64) for ids in encoded["input_ids"]]
+
+
+def encode_steps(tokenizer: Tokenizer, texts: list[str]) -> list[Ints]:
+    """Encodes texts that repeat each other's beginnings, each repeated piece once.
+
+    Special tokens cut a text into pieces that byte-level tokenizers encode independently. Whether
+    this one does is not assumed: the longest text is encoded whole as well, and where the ids
+    differ all texts are encoded whole.
+
+    Args:
+        tokenizer: tokenizer of transformers.
+        texts: contexts and what was sampled after them, of one conversation.
+
+    Returns:
+        Token ids of each text, [L] int64: those of `encode_texts`.
+    """
+    cut = _piece_pattern(tokenizer)
+    if cut is None or len(texts) < 3:
+        return encode_texts(tokenizer, texts)
+    pieces = [[piece for piece in cut.split(text) if piece] for text in texts]
+    distinct = list(dict.fromkeys(piece for own in pieces for piece in own))
+    ids_of = dict(zip(distinct, encode_texts(tokenizer, distinct), strict=True))
+    joined = [np.concatenate([_NONE, *(ids_of[piece] for piece in own)]) for own in pieces]
+    longest = max(range(len(texts)), key=lambda index: len(texts[index]))
+    if np.array_equal(joined[longest], encode_texts(tokenizer, [texts[longest]])[0]):
+        return joined
+    return encode_texts(tokenizer, texts)
 
 
 def encode_turns(
@@ -99,3 +127,19 @@ def opening_tokens(tokenizer: Tokenizer) -> Ints:
         f"a tokenizer must keep a text's ids when it adds special tokens, got {bare} and "
         f"{dressed}; give rows of input_ids"
     )
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def _piece_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
+    plain = [
+        token.content
+        for token in added.values()
+        if token.special and not (token.lstrip or token.rstrip or token.single_word)
+    ]
+    if not plain:
+        return None
+    longest_first = sorted(plain, key=len, reverse=True)
+    return re.compile("(" + "|".join(re.escape(content) for content in longest_first) + ")")

@@ -9,7 +9,7 @@ import numpy as np
 
 from treetrain.data.chat import ASSISTANT, Chat, Tokenizer, Tools
 from treetrain.data.conversations import Conversation, Expand, read_conversation, read_threads
-from treetrain.data.encode import encode_texts, encode_turns, opening_tokens
+from treetrain.data.encode import encode_steps, encode_texts, encode_turns, opening_tokens
 from treetrain.data.formats import FlatRow, Json, RecordedRow, TextRow, TokenRow, TreeRow
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Ints, Sample
@@ -134,7 +134,7 @@ class Expander:
             self._check_tools(conversation, texts[-2])
         last = conversation.trained[-1] if conversation.trained else -1
         self.report.messages_after += len(conversation.messages) - 1 - last
-        ids = encode_texts(chat.tokenizer, texts)
+        ids = encode_steps(chat.tokenizer, texts)
         return [
             Sample(
                 np.concatenate([context, sampled]),

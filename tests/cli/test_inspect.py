@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treetrain.cli.main import main
+
+KEYS = {
+    "sequences",
+    "trees",
+    "flat_tokens",
+    "tree_tokens",
+    "por",
+    "token_reduction",
+    "attention_pairs",
+    "nodes",
+    "leaves",
+    "runs",
+    "depth_max",
+    "targets",
+    "pays",
+}
+
+ROWS = [[1, 2, 3, 4, 5], [1, 2, 3, 6, 7], [1, 2, 3, 6, 7, 8, 9]]
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> Path:
+    path = tmp_path / "ids.jsonl"
+    path.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in ROWS), "utf-8")
+    return path
+
+
+@pytest.fixture
+def talks(tmp_path: Path) -> Path:
+    path = tmp_path / "talks.jsonl"
+    rows = [
+        {
+            "kind": kind,
+            "group": kind,
+            "messages": [
+                {"role": "user", "content": "water bench 3"},
+                {"role": "assistant", "content": answer, "reasoning_content": "so"},
+                {"role": "user", "content": "and bench 4"},
+                {"role": "assistant", "content": "yes", "reasoning_content": "so"},
+            ],
+        }
+        for kind in ("one", "two")
+        for answer in ("done", "not yet")
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def inspect_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["inspect", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_json_has_the_promised_keys_and_the_worked_example(ids, capsys):
+    found = inspect_json(capsys, str(ids))
+    assert found.keys() >= KEYS
+    assert found["attention_pairs"] == {"flat": 58, "tree": 37, "ratio": 58 / 37}
+    assert {key: found[key] for key in KEYS - {"attention_pairs", "por", "token_reduction"}} == {
+        "sequences": 3,
+        "trees": 1,
+        "flat_tokens": 17,
+        "tree_tokens": 9,
+        "nodes": 4,
+        "leaves": 2,
+        "runs": 2,
+        "depth_max": 7,
+        "targets": 8,
+        "pays": True,
+    }
+    assert found["por"] == 1 - 9 / 17
+    assert found["token_reduction"] == 17 / 9
+    assert found["notes"] == ["3 rows have no mask: every token is trained"]
+
+
+def test_groups_are_counted_one_by_one(talks, capsys):
+    found = inspect_json(capsys, str(talks), "--tokenizer", "demo", "--expand", "per_step")
+    assert [count["group"] for count in found["groups"]] == ["one", "two"]
+    assert found["sequences"] == 8
+    assert sum(count["flat_tokens"] for count in found["groups"]) == found["flat_tokens"]
+    assert found["groups"][0]["tree_tokens"] == found["groups"][1]["tree_tokens"]
+
+
+def test_where_paths_part_is_said_in_text(talks, capsys):
+    found = inspect_json(capsys, str(talks), "--tokenizer", "demo", "--expand", "per_step")
+    texts = [parting["text"] for parting in found["partings"]]
+    assert any(text["branch"].startswith("<think>") for text in texts)
+    assert all(text["before"].endswith("<|assistant|>\n") for text in texts[:1])
+    main(["inspect", str(talks), "--tokenizer", "demo", "--expand", "per_step"])
+    assert "<think>" in capsys.readouterr().out
+
+
+def test_rows_can_be_selected_and_the_template_replaced(talks, tmp_path, capsys):
+    template = tmp_path / "plain.jinja"
+    template.write_text(
+        "{% for m in messages %}<|{{ m.role }}|>>{{ m.content }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>>{% endif %}"
+    )
+    found = inspect_json(
+        capsys, str(talks), "--tokenizer", "demo", "--select", "kind=two",
+        "--chat-template", str(template),
+    )  # fmt: skip
+    assert found["sequences"] == 2
+    assert found["notes"][0] == "2 of 4 rows were not selected"
+    assert "<|assistant|>>" in found["partings"][0]["text"]["before"]
+
+
+def test_the_shape_moves_the_bound(ids, capsys):
+    attention = inspect_json(capsys, str(ids), "--shape", "0,1,1,1")
+    assert attention["flop_bound"] == 58 / 37
+    assert attention["shape"]["layers"] == 1
+
+
+def test_text_says_whether_it_pays_and_why(tmp_path, ids, capsys):
+    main(["inspect", str(ids)])
+    assert capsys.readouterr().out.strip().splitlines()[-1].startswith("pays: ")
+    little = tmp_path / "little.jsonl"
+    rows = [[1] * 5 + list(range(100 * n + 2, 100 * n + 52)) for n in range(2)]
+    little.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows), "utf-8")
+    main(["inspect", str(little)])
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last.startswith("does not pay: ")
+    assert "token reduction 1.05" in last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.jsonl"], "missing.jsonl"),
+        (["{talks}"], "rows of text need a tokenizer"),
+        (["{ids}", "--shape", "1,2"], "--shape must be four integers"),
+        (["{ids}", "--select", "kind"], "--select must be NAME=VALUE, got 'kind'"),
+        (["{ids}", "--tokenizer", "no/such/tokenizer"], "tokenizer must be a folder"),
+    ],
+)
+def test_wrong_use_ends_with_code_two_and_one_line(
+    arguments, message, ids, talks, capsys, monkeypatch
+):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    words = [word.format(ids=ids, talks=talks) for word in arguments]
+    assert main(["inspect", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+
+
+def test_rows_of_ids_need_neither_torch_nor_transformers(ids):
+    program = (
+        "import sys; from treetrain.cli.main import main; code = main(['inspect', sys.argv[1]]); "
+        "loaded = {'torch', 'transformers'} & set(sys.modules); sys.exit(str(loaded) if loaded else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(ids)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
