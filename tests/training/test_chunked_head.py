@@ -266,7 +266,15 @@ def test_autocast_is_entered_again_in_the_backward_pass(batch):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         expected = gradients(plain(hidden, head, batch)[0].sum(), hidden, head)
         logprobs, _ = head_logprobs(hidden, head, batch.targets, tensors=batch.target_tensors)
+        fused, _ = fused_head(
+            hidden,
+            head,
+            batch.targets,
+            tensors=batch.target_tensors,
+            coefficients=torch.ones(len(batch.targets)),
+        )
     found = gradients(logprobs.sum(), hidden, head)
+    assert_close(gradients(fused, hidden, head), found, 1e-6)
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == torch.float32
         assert (ours - theirs).abs().max() <= 2**-8 * theirs.abs().max()

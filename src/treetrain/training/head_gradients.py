@@ -78,9 +78,11 @@ class HeadGradients:
         Returns:
             Gradient of the chunk's hidden states, [n, C].
         """
-        hidden_gradient, *gradients = torch.autograd.grad(
-            logits, [local, *self.parameters], gradient, allow_unused=True
-        )
+        # Backward operations take their dtypes from the forward ones, also inside autocast.
+        with autocast_region(self._device, None):
+            hidden_gradient, *gradients = torch.autograd.grad(
+                logits, [local, *self.parameters], gradient, allow_unused=True
+            )
         for place, value in enumerate(gradients):
             if value is not None:
                 self.add(place, value)
