@@ -158,7 +158,8 @@ def test_wrong_use_ends_with_code_two_and_one_line(
 def test_rows_of_ids_need_neither_torch_nor_transformers(ids):
     program = (
         "import sys; from treetrain.cli.main import main; code = main(['inspect', sys.argv[1]]); "
-        "loaded = {'torch', 'transformers'} & set(sys.modules); sys.exit(str(loaded) if loaded else code)"
+        "loaded = {'torch', 'transformers'} & set(sys.modules); "
+        "sys.exit(str(loaded) if loaded else code)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(ids)], capture_output=True, text=True, check=False
