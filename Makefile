@@ -13,7 +13,7 @@ ARGS ?=
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-INSTALL := $(BIN)/python -m pip install --quiet --no-input
+INSTALL := $(BIN)/python -m pip install -qq --no-input
 
 # Nothing here asks a model hub.
 export HF_HUB_OFFLINE := 1

@@ -1,18 +1,16 @@
 """`treetrain demo`: generate, inspect, verify, train and measure the built-in example.
 
-The stages are in `treetrain.demo`; this file runs them in order and says what came out.
+The stages and what they say are in `treetrain.demo`; this file runs them in order.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import perf_counter
 
-if TYPE_CHECKING:
-    pass
-
-BAR = 40
+EXIT_NOT_EQUAL = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("runs/demo"),
         metavar="DIR",
-        help="folder for the data, the metrics and the trained model (default runs/demo)",
+        help="folder for the data, the figures and the trained model (default runs/demo)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object and nothing else"
@@ -49,4 +47,76 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0, or 1 where tree training was not equal to separate training.
     """
-    return 0
+    import torch
+    from transformers.utils import logging
+
+    from treetrain.data.rows import read_samples_with_report
+    from treetrain.demo import models, page, stages
+    from treetrain.models.prepare import prepare
+    from treetrain.report.inspection import inspect_samples
+    from treetrain.report.tables import as_json
+
+    logging.disable_progress_bar()
+    start = perf_counter()
+    out = page.Page(silent=args.json)
+    plan = stages.PLANS[args.model]
+    out.working("loading the model")
+    model, tokenizer = models.load_model(args.model, seed=args.seed)
+    shape = models.measure_shape(model)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    out.say(
+        "treetrain",
+        [
+            f"demo: model {args.model}, {size / 1e6:.1f} M parameters, float32; seed {args.seed}; "
+            f"{torch.get_num_threads()} threads; torch {torch.__version__}"
+        ],
+    )
+
+    path = stages.generate(plan, args.out, seed=args.seed)
+    samples, read = read_samples_with_report(path, tokenizer=tokenizer, expand="per_step")
+    out.say("generate", page.tell_data(path, len(samples)))
+    inspection = inspect_samples(samples, shape=shape)
+    out.say("inspect", page.tell_inspection(inspection))
+
+    tasks = stages.by_task(samples)
+    report = stages.check(model, stages.cut(tasks[0], plan.verified_tokens), out.working)
+    out.say("verify", page.tell_report(report))
+
+    handle = prepare(model)
+    steps: list[stages.Step] = []
+    for step in stages.train(model, tasks, plan):
+        steps.append(step)
+        out.working("training step", len(steps), plan.steps)
+    handle.undo()
+    out.say("train", page.tell_steps(steps, len(tasks)))
+
+    out.working("measuring")
+    measured = stages.cut(tasks[-1], plan.measured_tokens)
+    measurement = stages.measure(model, measured, plan, shape)
+    out.say("measure", page.tell_measurement(measurement))
+
+    model.save_pretrained(args.out / "model")
+    tokenizer.save_pretrained(args.out / "model")
+    seconds = perf_counter() - start
+    found = {
+        "model": args.model,
+        "seed": args.seed,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "seconds": seconds,
+        "inspect": as_json(inspection, read, None),
+        "verify": report.to_dict(),
+        "train": [vars(step) for step in steps],
+        "measure": stages.as_figures(measurement),
+    }
+    (args.out / "demo.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    out.say(
+        "done",
+        [
+            f"in {int(seconds // 60)} min {int(seconds % 60)} s; data, figures and the trained "
+            f"model are in {args.out}"
+        ],
+    )
+    if args.json:
+        print(json.dumps(found))
+    return 0 if report.equal else EXIT_NOT_EQUAL

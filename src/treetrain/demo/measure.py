@@ -66,6 +66,7 @@ def separate_step(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
     """
     trained = float(sum(sample.weights[1:].sum() for sample in samples))
     head = model.get_output_embeddings()
+    assert head is not None
     total = 0.0
     for sample in samples:
         tokens = torch.from_numpy(sample.tokens.copy())

@@ -25,6 +25,19 @@ SMOLLM2_WAY_OUT = (
 )
 
 
+def load_model(name: str, *, seed: int) -> tuple[PreTrainedModel, Any]:
+    """Gives the model of a plan.
+
+    Args:
+        name: "small" or "smollm2".
+        seed: seed of the small model's weights.
+
+    Returns:
+        The model in float32 without dropout, and the tokenizer.
+    """
+    return make_small_model(seed) if name == "small" else load_smollm2()
+
+
 def make_small_model(seed: int) -> tuple[PreTrainedModel, Any]:
     """Makes an untrained Llama of 3.4 M parameters with the shipped tokenizer.
 
@@ -103,8 +116,8 @@ def measure_shape(model: PreTrainedModel) -> ModelShape:
         Its sizes; parameters without the token embedding and the head.
     """
     config = model.config
-    outside = {id(p) for p in model.get_input_embeddings().parameters()}
-    outside |= {id(p) for p in model.get_output_embeddings().parameters()}
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
+    outside = {id(p) for module in embeddings if module is not None for p in module.parameters()}
     return ModelShape(
         parameters=sum(p.numel() for p in model.parameters() if id(p) not in outside),
         layers=config.num_hidden_layers,

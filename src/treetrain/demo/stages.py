@@ -17,7 +17,9 @@ from treetrain.demo.measure import Timing, separate_step, time_interleaved, tree
 from treetrain.demo.trajectories import make_rows, write_rows
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
-from treetrain.tree.metrics import ModelShape, TreeMetrics, flop_bound, measure_tree
+from treetrain.training.equivalence import Report
+from treetrain.training.verify import Progress, verify
+from treetrain.tree.metrics import ModelShape, flop_bound
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ PLANS = {
         verified_tokens=6_000,
         steps=8,
         learning_rate=1e-4,
-        measured_tokens=12_000,
+        measured_tokens=8_000,
         rounds=2,
     ),
 }
@@ -89,14 +91,18 @@ class Measurement:
     Attributes:
         tree: one step over the tree.
         separate: the same step over each sequence alone.
-        metrics: counts of the tree.
+        sequences: sequences of the step.
+        flat_tokens: tokens of all sequences.
+        tree_tokens: tokens of their tree.
         bound: FLOP bound of the tree.
         loss_difference: between the losses of both ways, nats.
     """
 
     tree: Timing
     separate: Timing
-    metrics: TreeMetrics
+    sequences: int
+    flat_tokens: int
+    tree_tokens: int
     bound: float
     loss_difference: float
 
@@ -104,6 +110,11 @@ class Measurement:
     def speedup(self) -> float:
         """Median of separate over median of tree."""
         return self.separate.median / self.tree.median
+
+    @property
+    def bound_fraction(self) -> float:
+        """Speed-up over the FLOP bound."""
+        return self.speedup / self.bound
 
 
 def generate(plan: Plan, folder: Path, *, seed: int) -> Path:
@@ -155,6 +166,20 @@ def cut(samples: Sequence[Sample], flat_tokens: int) -> list[Sample]:
             break
         kept += 1
     return list(samples[: max(2, kept)])
+
+
+def check(model: PreTrainedModel, samples: Sequence[Sample], on_progress: Progress) -> Report:
+    """Verifies that the tree's step equals the step over each sequence alone.
+
+    Args:
+        model: a plain model.
+        samples: the sequences.
+        on_progress: called with stage, parts done, parts in all.
+
+    Returns:
+        The report, equal or not.
+    """
+    return verify(model, samples, "token_mean", raise_on_difference=False, on_progress=on_progress)
 
 
 def train(model: PreTrainedModel, tasks: Sequence[Sequence[Sample]], plan: Plan) -> Iterator[Step]:
@@ -222,7 +247,31 @@ def measure(
     return Measurement(
         timings["tree"],
         timings["separate"],
-        measure_tree(tree),
-        flop_bound(tree, shape),
-        abs(losses["tree"] - losses["separate"]),
+        sequences=tree.num_sequences,
+        flat_tokens=int(tree.sequence_lengths.sum()),
+        tree_tokens=tree.num_tokens,
+        bound=flop_bound(tree, shape),
+        loss_difference=abs(losses["tree"] - losses["separate"]),
     )
+
+
+def as_figures(measurement: Measurement) -> dict[str, object]:
+    """Puts a measurement into plain values.
+
+    Args:
+        measurement: the times.
+
+    Returns:
+        What the demo's JSON holds of it; times in seconds.
+    """
+    return {
+        "sequences": measurement.sequences,
+        "flat_tokens": measurement.flat_tokens,
+        "tree_tokens": measurement.tree_tokens,
+        "seconds_tree": list(measurement.tree.seconds),
+        "seconds_separate": list(measurement.separate.seconds),
+        "speedup": measurement.speedup,
+        "flop_bound": measurement.bound,
+        "bound_fraction": measurement.bound_fraction,
+        "loss_difference": measurement.loss_difference,
+    }

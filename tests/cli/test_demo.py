@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from treetrain.cli.main import main
+from treetrain.demo import models, stages
+
+
+@pytest.fixture(autouse=True)
+def short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(
+        stages.PLANS["small"],
+        tasks=2,
+        trials=1,
+        steps=4,
+        verified_tokens=2000,
+        measured_tokens=2000,
+        rounds=1,
+    )
+    monkeypatch.setitem(stages.PLANS, "small", plan)
+
+
+def test_demo_goes_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--json", "--out", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert captured.err == ""
+    assert found == json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
+    assert found["verify"]["equal"] is True
+    assert found["verify"]["leaks"] == []
+    assert found["inspect"]["token_reduction"] > 2
+    losses = [step["loss"] for step in found["train"]]
+    assert losses[2] < losses[0]
+    assert losses[3] < losses[1]
+    assert found["measure"]["loss_difference"] < 1e-4
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokens = tokenizer("The tomato", return_tensors="pt")
+    generated = model.generate(**tokens, max_new_tokens=3, do_sample=False)
+    assert generated.shape[1] == tokens["input_ids"].shape[1] + 3
+
+
+def test_demo_without_the_package_of_its_model_says_how_to_get_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "find_smollm2", lambda: None)
+    assert main(["demo", "--model", "smollm2", "--out", str(tmp_path)]) == 2
+    assert "make smollm2" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from treetrain.data.sample import Sample
+from treetrain.demo.measure import Timing
+from treetrain.demo.page import (
+    MARGIN,
+    Page,
+    tell_data,
+    tell_inspection,
+    tell_measurement,
+    tell_report,
+    tell_steps,
+)
+from treetrain.demo.stages import Measurement, Step, check
+from treetrain.demo.trajectories import make_rows, write_rows
+from treetrain.report.inspection import inspect_samples
+from treetrain.testing.models import make_tiny_model
+
+SAMPLES = [Sample(tokens) for tokens in ([1, 2, 3, 4], [1, 2, 3, 5, 6])]
+
+
+def test_stage_is_a_title_its_lines_and_an_empty_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Page(silent=False).say("inspect", ["one", "two"])
+    assert capsys.readouterr().out == f"{'inspect':<{MARGIN}}one\n{'':<{MARGIN}}two\n\n"
+
+
+def test_silent_page_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Page(silent=True)
+    page.say("inspect", ["one"])
+    page.working("training", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_is_for_terminals_only(capsys: pytest.CaptureFixture[str]) -> None:
+    Page(silent=False).working("training", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_data_are_counted_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    write_rows(make_rows(tasks=2, trials=3, seed=0), path)
+    text = "\n".join(tell_data(path, 17))
+    assert "2 tasks, 6 trajectories" in text
+    assert "9 tools" in text
+    assert text.endswith(": 17")
+
+
+def test_inspection_names_tokens_and_verdict() -> None:
+    text = "\n".join(tell_inspection(inspect_samples(SAMPLES)))
+    assert "9 flat tokens -> 6 tree tokens in 1 trees with 2 leaves" in text
+    assert text.endswith(": pays")
+
+
+def test_report_names_equality_and_errors() -> None:
+    stages: list[tuple[str, int, int]] = []
+    report = check(make_tiny_model("llama"), SAMPLES, lambda *told: stages.append(told))
+    text = "\n".join(tell_report(report))
+    assert text.startswith("equal to 2 sequences")
+    assert text.endswith("leaks none")
+    assert stages
+
+
+def test_loss_bars_shrink_with_the_loss() -> None:
+    steps = [Step(loss, 1.0, 10, 30) for loss in (8.0, 6.0, 4.0, 3.0, 1.0)]
+    lines = tell_steps(steps, 2)
+    assert [line.count("#") for line in lines[1:-1]] == [40, 20, 6]
+    assert lines[1].split()[:4] == ["to", "step", "2", "7.000"]
+    assert lines[3].split()[:4] == ["to", "step", "5", "1.000"]
+    assert "5 s for 150 tokens of sequences, of which 50 were computed" in lines[-1]
+
+
+def test_measurement_names_speedup_beside_the_bound() -> None:
+    measurement = Measurement(
+        Timing((1.0, 2.0, 4.0)),
+        Timing((9.0, 8.0, 10.0)),
+        sequences=3,
+        flat_tokens=300,
+        tree_tokens=100,
+        bound=5.0,
+        loss_difference=1e-7,
+    )
+    text = "\n".join(tell_measurement(measurement))
+    assert "9.00 s   (8.00 to 10.00, 3 rounds)" in text
+    assert "2.00 s   (1.00 to 4.00, 3 rounds)" in text
+    assert "4.50     FLOP bound 5.00, of which it is 90%" in text
