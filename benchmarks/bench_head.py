@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from treetrain.packing.batch import pack
-from treetrain.training.chunked_head import CPU_CHUNK_BYTES, fused_head, head_logprobs
+from treetrain.training.chunked_head import fused_head, head_logprobs
+from treetrain.training.head_chunks import CPU_CHUNK_BYTES
 
 SHAPES = {
     # vocabulary, channels, predictors

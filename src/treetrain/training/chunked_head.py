@@ -11,32 +11,23 @@ Cut Your Losses (arXiv:2411.09009) for logits that are consumed where they are m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from treetrain.packing.targets import Targets, TargetTensors
-from treetrain.training.head_gradients import HeadGradients, autocast_dtype, autocast_region
-
-CPU_CHUNK_BYTES = 64 * 2**20
-DEVICE_CHUNK_BYTES = 512 * 2**20  # a GPU needs taller chunks to be busy
-
-
-class HeadLike(Protocol):
-    """What is asked of a head."""
-
-    @property
-    def parameters(self) -> Sequence[Tensor]:
-        """Every parameter the logits depend on, trainable and frozen."""
-        ...
-
-    def __call__(self, hidden: Tensor, /) -> Tensor:
-        """Logits [n, V], float32 or wider, of hidden states [n, C], row by row."""
-        ...
+from treetrain.training.head_chunks import (
+    Chunk,
+    ChunkWork,
+    HeadLike,
+    cut_chunks,
+    plan_chunks,
+    sum_rows,
+    trainable,
+)
+from treetrain.training.head_gradients import HeadGradients, autocast_region
 
 
 def head_logprobs(
@@ -68,8 +59,15 @@ def head_logprobs(
         logits.
     """
     chosen = hidden.index_select(0, tensors.distinct_predictors)
-    work = _plan_work(chosen, head, targets, tensors, temperature, chunk_tokens)
-    logprobs, entropy = _HeadLogprobs.apply(work, entropies, chosen, *_trainable(head))
+    work = plan_chunks(
+        chosen,
+        head,
+        targets,
+        tensors=tensors,
+        temperature=temperature,
+        chunk_tokens=chunk_tokens,
+    )
+    logprobs, entropy = _HeadLogprobs.apply(work, entropies, chosen, *trainable(head))
     return logprobs, entropy if entropies else None
 
 
@@ -110,48 +108,31 @@ def fused_head(
             f"{tuple(coefficients.shape)}"
         )
     chosen = hidden.index_select(0, tensors.distinct_predictors)
-    work = _plan_work(chosen, head, targets, tensors, temperature, chunk_tokens)
-    parameters = _trainable(head)
+    work = plan_chunks(
+        chosen,
+        head,
+        targets,
+        tensors=tensors,
+        temperature=temperature,
+        chunk_tokens=chunk_tokens,
+    )
+    parameters = trainable(head)
     if torch.is_grad_enabled() and (chosen.requires_grad or parameters):
         return _FusedHead.apply(work, coefficients, chosen, *parameters)
     logprobs, _ = _HeadLogprobs.apply(work, False, chosen)
     return (logprobs * coefficients.to(logprobs.dtype)).sum(), logprobs
 
 
-@dataclass(frozen=True, eq=False)
-class _Work:
-    """What a pass over the chunks needs besides hidden states and parameters."""
-
-    head: HeadLike
-    targets: Targets
-    tensors: TargetTensors
-    temperature: float
-    chunk_tokens: int
-    dtype: torch.dtype
-    autocast: torch.dtype | None
-
-
-@dataclass(frozen=True, eq=False)
-class _Chunk:
-    """A stretch of distinct predictors and the stretch of targets they predict."""
-
-    predictors: slice
-    targets: slice
-    hidden: Tensor
-    rows: Tensor
-    tokens: Tensor
-
-
 class _HeadLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, work: _Work, entropies: bool, hidden: Tensor, *parameters: Tensor
+        ctx: Any, work: ChunkWork, entropies: bool, hidden: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
         count = len(hidden)
         logprobs = hidden.new_empty(len(work.targets), dtype=work.dtype)
         maxima, sums = hidden.new_empty(2, count, dtype=work.dtype)
         entropy = hidden.new_empty(count if entropies else 0, dtype=work.dtype)
-        for chunk in _chunks(work, hidden):
+        for chunk in cut_chunks(work, hidden):
             with autocast_region(hidden.device, work.autocast):
                 logits = work.head(chunk.hidden)
             if logits.untyped_storage().data_ptr() == hidden.untyped_storage().data_ptr():
@@ -174,22 +155,22 @@ class _HeadLogprobs(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
-        work: _Work = ctx.work
+        work: ChunkWork = ctx.work
         hidden, maxima, sums, entropy, *parameters = ctx.saved_tensors
         logprob_grads, entropy_grads = grads
         collected = HeadGradients(parameters, hidden.device, work.autocast)
         hidden_grad = torch.empty_like(hidden)
-        for chunk in _chunks(work, hidden):
+        for chunk in cut_chunks(work, hidden):
             rows = chunk.predictors
             local, logits, gradient = collected.compute_logits(work.head, chunk.hidden)
             scaled = gradient.div_(work.temperature).sub_(maxima[rows, None])
             chunk_grads = logprob_grads[chunk.targets]
             if ctx.entropies:
                 scaled.sub_(sums[rows, None].log())
-                share = _sum_rows(chunk, chunk_grads)
+                share = sum_rows(chunk, chunk_grads)
                 _entropy_gradient_(scaled, share, entropy[rows], entropy_grads[rows])
             else:
-                scaled.exp_().mul_((_sum_rows(chunk, chunk_grads) / -sums[rows])[:, None])
+                scaled.exp_().mul_((sum_rows(chunk, chunk_grads) / -sums[rows])[:, None])
             scaled.index_put_((chunk.rows, chunk.tokens), chunk_grads, accumulate=True)
             hidden_grad[rows] = collected.collect(local, logits, scaled.div_(work.temperature))
             del local, logits, gradient, scaled  # before the next chunk's are made
@@ -199,17 +180,17 @@ class _HeadLogprobs(torch.autograd.Function):
 class _FusedHead(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, work: _Work, coefficients: Tensor, hidden: Tensor, *parameters: Tensor
+        ctx: Any, work: ChunkWork, coefficients: Tensor, hidden: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
         coefficients = coefficients.to(work.dtype)
         logprobs = hidden.new_empty(len(work.targets), dtype=work.dtype)
         collected = HeadGradients(parameters, hidden.device, work.autocast)
         hidden_grad = torch.empty_like(hidden)
-        for chunk in _chunks(work, hidden):
+        for chunk in cut_chunks(work, hidden):
             local, logits, gradient = collected.compute_logits(work.head, chunk.hidden)
             logprobs[chunk.targets], _, sums = _exponentiate_(gradient, chunk, work.temperature)
             shares = coefficients[chunk.targets] / work.temperature
-            gradient.mul_((_sum_rows(chunk, shares) / -sums)[:, None])
+            gradient.mul_((sum_rows(chunk, shares) / -sums)[:, None])
             gradient.index_put_((chunk.rows, chunk.tokens), shares, accumulate=True)
             hidden_grad[chunk.predictors] = collected.collect(local, logits, gradient)
             del local, logits, gradient  # before the next chunk's are made
@@ -233,50 +214,8 @@ class _FusedHead(torch.autograd.Function):
         return None, None, hidden_grad.mul_(grads[0]), *collected.hand_over(grads[0])
 
 
-def _plan_work(
-    hidden: Tensor,
-    head: HeadLike,
-    targets: Targets,
-    tensors: TargetTensors,
-    temperature: float,
-    chunk_tokens: int | None,
-) -> _Work:
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
-    if chunk_tokens is not None and chunk_tokens < 1:
-        raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
-    with torch.no_grad():
-        row = head(hidden[:0])
-    if row.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"head must give logits in float32 or wider, got {row.dtype}")
-    if chunk_tokens is None:
-        limit = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
-        chunk_tokens = max(1, limit // (row.shape[-1] * row.element_size()))
-    return _Work(
-        head, targets, tensors, temperature, chunk_tokens, row.dtype, autocast_dtype(hidden.device)
-    )
-
-
-def _trainable(head: HeadLike) -> list[Tensor]:
-    return [parameter for parameter in head.parameters if parameter.requires_grad]
-
-
-def _chunks(work: _Work, hidden: Tensor) -> Iterator[_Chunk]:
-    offsets = work.targets.target_offsets
-    for start in range(0, len(hidden), work.chunk_tokens):
-        end = min(start + work.chunk_tokens, len(hidden))
-        targets = slice(int(offsets[start]), int(offsets[end]))
-        yield _Chunk(
-            predictors=slice(start, end),
-            targets=targets,
-            hidden=hidden[start:end],
-            rows=work.tensors.predictor_of_target[targets] - start,
-            tokens=work.tensors.tokens[targets],
-        )
-
-
 def _exponentiate_(
-    logits: Tensor, chunk: _Chunk, temperature: float
+    logits: Tensor, chunk: Chunk, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Turn logits into exp(logits / temperature - maximum); give log p, maximum and sum."""
     if temperature != 1:
@@ -297,7 +236,3 @@ def _entropy_gradient_(logprobs: Tensor, share: Tensor, entropy: Tensor, grads: 
     for part, grad, rest in zip(*eighths, strict=True):
         factor = part * -grad[:, None] - rest[:, None]
         part.exp_().mul_(factor)
-
-
-def _sum_rows(chunk: _Chunk, values: Tensor) -> Tensor:
-    return values.new_zeros(len(chunk.hidden)).index_add_(0, chunk.rows, values)
