@@ -161,6 +161,13 @@ def test_a_call_that_is_not_in_the_text_is_noticed():
     assert not calls_missing(say("assistant", "x"), "")
 
 
+def test_a_function_named_in_the_words_of_a_message_is_no_call():
+    call = [{"name": "look"}]
+    message = say("assistant", "let me look ", reasoning_content="look?", tool_calls=call)
+    assert calls_missing(message, "<think>look?</think>let me look<|end|>")
+    assert not calls_missing(message, "<think>look?</think>let me look<call>look</call><|end|>")
+
+
 def test_a_schema_that_is_not_in_the_text_is_noticed():
     tools = [{"type": "function", "function": {"name": "look"}}]
     assert tools_missing(tools, "")

@@ -112,8 +112,10 @@ def calls_missing(message: Message, turn: str) -> bool:
         turn: what the template wrote for it.
 
     Returns:
-        True when the name of a called function is not in the text.
+        True when the name of a called function is not in the text beside the message's own words.
     """
+    for own in (message.get("reasoning_content"), message.get("content")):
+        turn = turn.replace((own or "").strip(), "", 1)
     return any(_function(call)["name"] not in turn for call in message.get("tool_calls") or ())
 
 

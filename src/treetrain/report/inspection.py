@@ -119,19 +119,19 @@ def inspect_samples(samples: Sequence[Sample], *, shape: ModelShape = DEFAULT_SH
             )
         )
     total = _sum([count.metrics for count in groups])
-    bound = flop_bound(trees, shape)
+    bound, leafized = flop_bound(trees, shape), leafized_flop_bound(trees, shape)
     return Inspection(
         groups=groups,
         total=total,
         flop_bound=bound,
-        leafized_flop_bound=leafized_flop_bound(trees, shape),
+        leafized_flop_bound=leafized,
         targets=sum(count.targets for count in groups),
         targets_flat=sum(count.targets_flat for count in groups),
         token_reduction_mean=float(np.mean([c.metrics.token_reduction for c in groups])),
         partings=merge_partings(count.partings for count in groups),
         shape=shape,
         pays=bound >= PAYS_FROM,
-        reason=_reason(bound, total.token_reduction),
+        reason=_reason(bound, leafized, total.token_reduction),
     )
 
 
@@ -175,12 +175,19 @@ def _sum(metrics: Sequence[TreeMetrics]) -> TreeMetrics:
     )
 
 
-def _reason(bound: float, token_reduction: float) -> str:
+def _reason(bound: float, leafized: float, token_reduction: float) -> str:
     saved = f"{100 * (1 - 1 / bound):.0f} % of the floating-point work" if bound else "nothing"
     figures = f"FLOP bound {bound:.2f}, token reduction {token_reduction:.2f}"
-    if bound >= PAYS_FROM:
-        return f"pays: sharing saves {saved} ({figures}; it pays from a bound of {PAYS_FROM} on)"
-    return (
-        f"does not pay: sharing saves {saved} ({figures}); below a bound of {PAYS_FROM} the gain "
-        f"cannot be told from the spread between two runs, and many small branches may cost more"
-    )
+    if bound < PAYS_FROM:
+        return (
+            f"does not pay: sharing saves {saved} ({figures}); below a bound of {PAYS_FROM} the "
+            f"gain cannot be told from the spread between two runs, and many small branches may "
+            f"cost more"
+        )
+    reason = f"pays: sharing saves {saved} ({figures}; it pays from a bound of {PAYS_FROM} on)"
+    if leafized < PAYS_FROM:
+        reason += (
+            f"; but most sequences are prefixes of others: training only the longest, with the "
+            f"targets of all, would save as much but for a bound of {leafized:.2f}"
+        )
+    return reason

@@ -91,7 +91,8 @@ def as_text(inspection: Inspection, report: ReadReport, decode: Decode | None) -
         f"POR {100 * total.por:.1f} %; {total.nodes} nodes, {total.leaves} leaves, {total.runs} "
         f"runs, {total.roots} roots; longest path {total.depth_max} tokens; "
         f"{inspection.targets_flat} targets in the sequences, {inspection.targets} in the trees",
-        f"attention pairs {total.attention_pairs_flat} flat, {total.attention_pairs_tree} tree",
+        f"attention pairs {total.attention_pairs_flat} flat, {total.attention_pairs_tree} tree; "
+        f"mean of the groups' token reductions {inspection.token_reduction_mean:.2f}",
         f"FLOP bound {inspection.flop_bound:.2f} (against separate sequences without those that "
         f"are prefixes of others: {inspection.leafized_flop_bound:.2f}) for {shape.parameters:,} "
         f"parameters, {shape.layers} layers of {shape.heads} heads of {shape.head_size}",
