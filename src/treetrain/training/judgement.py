@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,73 @@ from torch import Tensor, nn
 from treetrain.training.baseline import Floats
 from treetrain.training.both_ways import StepResult
 from treetrain.training.comparison import Comparison, Judge
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Every comparison of a step.
+
+    Attributes:
+        logprobs: of every token with a predecessor, nats.
+        loss: of the step, nats.
+        gradients: of every trainable parameter.
+        step: every trainable parameter after one step.
+        order: log-probabilities with the sequences in reverse order, nats.
+    """
+
+    logprobs: Comparison
+    loss: Comparison
+    gradients: Comparison
+    step: Comparison
+    order: Comparison
+
+    @property
+    def passes(self) -> bool:
+        """Whether all of them pass."""
+        found = (self.logprobs, self.loss, self.gradients, self.step, self.order)
+        return all(comparison.passes for comparison in found)
+
+
+@dataclass(frozen=True, eq=False)
+class StepPair:
+    """A step computed both ways, with what is needed to judge it.
+
+    Attributes:
+        separate: each sequence alone.
+        tree: on trees.
+        turned: log-probabilities on trees, the sequences handed over in reverse order.
+        model: the model; its weights are read only.
+        coefficients: what each token's -log p is multiplied by, [L - 1] per sequence.
+        learning_rate: of the optimiser step.
+    """
+
+    separate: StepResult
+    tree: StepResult
+    turned: StepResult
+    model: nn.Module
+    coefficients: Sequence[Floats]
+    learning_rate: float
+
+    def judge(self, judge: Judge, truth: StepResult | None) -> Judgement:
+        """Make every comparison.
+
+        Args:
+            judge: the dtype's rule.
+            truth: the step in float64, where the rule needs it.
+
+        Returns:
+            The comparisons.
+        """
+        both = self.tree, self.separate
+        return Judgement(
+            compare_logprobs(judge, *both, truth=truth, name="logprobs"),
+            compare_losses(judge, *both, truth=truth, coefficients=self.coefficients),
+            compare_gradients(judge, *both, truth=truth, name="gradients"),
+            compare_steps(
+                judge, *both, truth=truth, model=self.model, learning_rate=self.learning_rate
+            ),
+            compare_logprobs(judge, self.turned, self.separate, truth=truth, name="order"),
+        )
 
 
 def compare_logprobs(
