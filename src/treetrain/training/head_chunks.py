@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -130,7 +131,10 @@ def trainable(head: HeadLike) -> list[Tensor]:
 
 
 def cut_chunks(work: ChunkWork, hidden: Tensor) -> Iterator[Chunk]:
-    """Cut the distinct predictors into chunks.
+    """Cut the distinct predictors into as few chunks as allowed, of equal size to within one.
+
+    A last chunk of a few rows would cost precision: CPU libraries multiply a single row by summing
+    over the vocabulary one product after the other.
 
     Args:
         work: what `plan_chunks` made.
@@ -140,8 +144,9 @@ def cut_chunks(work: ChunkWork, hidden: Tensor) -> Iterator[Chunk]:
         The chunks, in order.
     """
     offsets = work.targets.target_offsets
-    for start in range(0, len(hidden), work.chunk_tokens):
-        end = min(start + work.chunk_tokens, len(hidden))
+    count = -(-len(hidden) // work.chunk_tokens)
+    bounds = [len(hidden) * number // count for number in range(count + 1)] if count else [0]
+    for start, end in pairwise(bounds):
         targets = slice(int(offsets[start]), int(offsets[end]))
         yield Chunk(
             predictors=slice(start, end),
