@@ -79,6 +79,9 @@ def test_a_token_that_takes_white_space_of_a_turn_is_counted_and_not_trained():
     _, weights, across = encode_turns(CharacterPairs(), "ab\n\ncd", [Turn(1, 3, 6)])
     assert weights.tolist() == [0, 0, 1]
     assert across == 1
+    _, weights, across = encode_turns(CharacterPairs(), "ab  ", [Turn(1, 0, 3)])
+    assert weights.tolist() == [1, 0]
+    assert across == 1
 
 
 @pytest.mark.parametrize(("start", "end"), [(1, 4), (2, 5)])

@@ -53,6 +53,25 @@ def test_turns_are_found_where_history_lacks_what_the_generation_prompt_opens(to
     ]
 
 
+def test_a_turn_is_not_looked_for_in_the_turns_before_it(tokenizer, templates):
+    talk = [
+        say("user", "a"),
+        say("assistant", "<think>\nhm"),
+        say("user", "b"),
+        say("assistant", "c"),
+    ]
+    assert turn_texts(Chat(tokenizer, templates.opened_thought), talk) == [
+        "hm<|im_end|>",
+        "c<|im_end|>",
+    ]
+
+
+def test_a_template_that_writes_of_one_message_in_another_place_is_refused(tokenizer, templates):
+    counting = "{{ messages | map(attribute='content') | join | length }}" + templates.chatml
+    with pytest.raises(ValueError, match=r"messages\[2\] cannot be found"):
+        find_turns(Chat(tokenizer, counting), TALK, None)
+
+
 def test_an_assistant_message_may_come_first(tokenizer, templates):
     talk = [say("assistant", "hello"), say("user", "a"), say("assistant", "b")]
     assert turn_texts(Chat(tokenizer, templates.chatml), talk) == ["hello<|im_end|>", "b<|im_end|>"]
