@@ -1,0 +1,133 @@
+"""`treetrain train`: supervised training from a configuration file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from treetrain.data.sample import Sample
+    from treetrain.training.config import TrainConfig
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `treetrain train`.
+
+    Args:
+        parser: parser of this verb.
+    """
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="YAML file")
+    parser.add_argument(
+        "--set",
+        metavar="A.B=VALUE",
+        action="append",
+        default=[],
+        help="a value instead of the file's, read as YAML; may be repeated",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Reads the configuration and the data, trains, saves.
+
+    Args:
+        args: parsed arguments.
+
+    Returns:
+        Exit code 0.
+    """
+    from treetrain.training.config import load_config
+
+    config = load_config(args.config, args.set)
+    # The configuration is checked before anything that takes seconds is imported.
+    import torch
+
+    from treetrain.cli.models import move_model
+    from treetrain.cli.tokenizers import load_tokenizer
+    from treetrain.training.run import claim_output, run_training
+
+    claim_output(Path(config.output), overwrite=config.overwrite)
+    tokenizer = load_tokenizer(config.tokenizer or config.model.path or "")
+    samples = read_data(config, tokenizer)
+    model = build_model(config, samples, tokenizer)
+    device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    move_model(model, device)
+    run_training(model, samples, config, tokenizer=tokenizer, say=_say)
+    return 0
+
+
+def read_data(config: TrainConfig, tokenizer: Any) -> list[Sample]:
+    """Reads the files of a configuration.
+
+    Args:
+        config: the configuration.
+        tokenizer: tokenizer for rows of text.
+
+    Returns:
+        The sequences, cut to the configured number of tokens.
+    """
+    from treetrain.cli.limits import limit_tokens
+    from treetrain.cli.reading import DEMO_TEMPLATE
+    from treetrain.data.rows import read_samples_with_report
+
+    data = config.data
+    template = DEMO_TEMPLATE if data.chat_template == "demo" else data.chat_template
+    samples: list[Sample] = []
+    for file in data.files:
+        found, report = read_samples_with_report(
+            file,
+            tokenizer=tokenizer,
+            expand=data.expand,
+            tools=[] if data.tools == "none" else data.tools,
+            select=data.select,
+            chat_template=None if template is None else Path(template).read_text(encoding="utf-8"),
+            template_variables=data.template_variables,
+            unrendered=data.unrendered,
+        )
+        samples += found
+        for note in report.notes():
+            _say(f"note: {file}: {note}")
+    samples, notes = limit_tokens(samples, data.limit_tokens)
+    for note in notes:
+        _say(f"note: {note}")
+    return samples
+
+
+def build_model(config: TrainConfig, samples: list[Sample], tokenizer: Any) -> PreTrainedModel:
+    """Loads the model of a configuration, or makes it.
+
+    Args:
+        config: the configuration.
+        samples: the sequences; a model from scratch has room for the longest.
+        tokenizer: whose vocabulary a model from scratch gets.
+
+    Returns:
+        The model.
+    """
+    from treetrain.cli.models import load_model, make_model
+
+    if config.model.path is not None:
+        return load_model(config.model.path, dtype=config.dtype, attention=config.model.attention)
+    scratch = config.model.scratch
+    assert scratch is not None
+    defaults = {
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": max(2048, *map(len, samples)),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    return make_model(
+        scratch.type,
+        {**defaults, **scratch.config},
+        dtype=config.dtype,
+        attention=config.model.attention,
+        seed=config.seed,
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr if line.startswith("note: ") else sys.stdout, flush=True)

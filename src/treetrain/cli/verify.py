@@ -1,0 +1,149 @@
+"""`treetrain verify`: checks that trees equal separate sequences on your model and your data."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from treetrain.cli.reading import add_reading_arguments, read_file
+
+if TYPE_CHECKING:
+    from treetrain.data.sample import Sample
+
+EXIT_EQUAL = 0
+EXIT_NOT_EQUAL = 1
+REDUCTIONS = ("path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `treetrain verify`.
+
+    Args:
+        parser: parser of this verb.
+    """
+    add_reading_arguments(parser)
+    parser.add_argument(
+        "--model",
+        metavar="M",
+        required=True,
+        help="folder, .gguf file, 'smollm2', 'tiny:TYPE' (random weights, for example tiny:llama) "
+        "or a model's name",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "float64", "bfloat16"),
+        default="float32",
+        help="dtype of weights and computation (default: float32)",
+    )
+    parser.add_argument(
+        "--reduction",
+        choices=REDUCTIONS,
+        default="path_mean",
+        help="reduction of the loss that is compared (default: path_mean)",
+    )
+    parser.add_argument(
+        "--group", metavar="G", action="append", help="only this group; may be repeated"
+    )
+    parser.add_argument(
+        "--limit-tokens",
+        metavar="N",
+        type=int,
+        help="whole sequences from the front, up to N flat tokens",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        metavar="N",
+        type=int,
+        help="tree tokens of one packed row (default: everything in one row)",
+    )
+    parser.add_argument(
+        "--backend", metavar="B", help="attention backend: slices or reference (default: auto)"
+    )
+    parser.add_argument(
+        "--attention",
+        choices=("sdpa", "eager"),
+        help="attention implementation of the plain model (default: transformers' choice)",
+    )
+    parser.add_argument("--device", metavar="D", default="cpu", help="default: cpu")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Reads the file, checks, prints.
+
+    Args:
+        args: parsed arguments.
+
+    Returns:
+        Exit code: 0 equal, 1 not equal.
+    """
+    from treetrain.cli.limits import limit_tokens, select_groups
+    from treetrain.cli.models import load_model, move_model
+    from treetrain.cli.tokenizers import load_tokenizer
+    from treetrain.training.verify import verify
+
+    tokenizer = _tokenizer(args, load_tokenizer)
+    samples, reading = read_file(args, tokenizer)
+    notes = reading.notes()
+    samples, note = select_groups(samples, args.group)
+    notes += note
+    samples, note = limit_tokens(samples, args.limit_tokens)
+    notes += note
+    for line in notes:
+        print(f"note: {line}", file=sys.stderr)
+    model = load_model(
+        args.model,
+        dtype=args.dtype,
+        attention=args.attention,
+        vocabulary=_vocabulary(samples, tokenizer),
+        positions=max(map(len, samples)),
+    )
+    move_model(model, args.device)
+    report = verify(
+        model,
+        samples,
+        args.reduction,
+        backend=args.backend,
+        max_tokens=args.max_tokens,
+        raise_on_difference=False,
+        on_progress=_Progress(),
+    )
+    if args.json:
+        print(json.dumps({**report.to_dict(), "model": args.model, "notes": notes}))
+    else:
+        print(report)
+    return EXIT_EQUAL if report.equal else EXIT_NOT_EQUAL
+
+
+def _tokenizer(args: argparse.Namespace, load: Any) -> Any:
+    """The tokenizer that was named, or the model's own where it has one."""
+    if args.tokenizer is not None:
+        return load(args.tokenizer)
+    if args.model.startswith("tiny:"):
+        return None
+    try:
+        return load(args.model)
+    except ValueError:
+        # Rows of token ids need none; rows of text will ask for it by name.
+        return None
+
+
+def _vocabulary(samples: list[Sample], tokenizer: Any) -> int:
+    largest = max((int(sample.tokens.max()) for sample in samples if len(sample)), default=0)
+    return max(largest + 1, 0 if tokenizer is None else len(tokenizer))
+
+
+class _Progress:
+    """A line on the terminal that says what is being computed."""
+
+    def __init__(self) -> None:
+        self.shows = sys.stderr.isatty()
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if self.shows:
+            end = "\r" if (stage, done) != ("leaks", total) else "\n"
+            print(f"\033[K{stage}: {done} of {total}", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,205 @@
+"""A whole training run: check, loop, metrics, and the folder with the trained model."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from treetrain.data.sample import Sample
+from treetrain.models.prepare import prepare
+from treetrain.packing.batch import Batch
+from treetrain.training.config import TrainConfig
+from treetrain.training.equivalence import Report
+from treetrain.training.saving import CONFIG, save_model
+from treetrain.training.trainer import StepMetrics, pack_shuffled, train_steps
+from treetrain.training.verify import verify
+
+METRICS = "metrics.jsonl"
+
+
+def run_training(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    config: TrainConfig,
+    *,
+    tokenizer: Any = None,
+    say: Callable[[str], None] = print,
+) -> list[StepMetrics]:
+    """Train a model and save it.
+
+    The first packed row is checked against separate sequences before the first step; a difference
+    stops the run. The model is saved at the end only; an interruption leaves the metrics so far.
+
+    Args:
+        model: a plain model on its device; afterwards it is trained and plain again.
+        samples: the sequences.
+        config: the run; its parts `model`, `data` and `tokenizer` are not read here.
+        tokenizer: saved with the model.
+        say: prints a line for a person.
+
+    Returns:
+        The figures of every step.
+
+    Raises:
+        ValueError: the output folder holds an earlier run, or nothing is trained.
+        EquivalenceError: trees and separate sequences differ on this model and data.
+    """  # noqa: DOC503 (verify raises EquivalenceError)
+    output = Path(config.output)
+    claim_output(output, overwrite=config.overwrite)
+    if not any(sample.weights[1:].any() for sample in samples):
+        raise ValueError(
+            f"data must train at least one token, got none in {len(samples)} sequences"
+        )
+    seed = config.seed if config.data.shuffle else None
+    batches = pack_shuffled(samples, max_tokens=config.tree.max_tokens, seed=seed)
+    say(describe_batches(batches))
+    steps = config.steps or (config.epochs or 1) * math.ceil(len(batches) / config.accumulation)
+    was_training = model.training
+    handle = prepare(model, config.tree.backend)
+    if config.model.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    torch.manual_seed(config.seed)
+    done: list[StepMetrics] = []
+    try:
+        model.train()
+        if config.check.flat_tokens:
+            first_row = next(batch for batch in batches if len(batch.targets))
+            check_first(model, first_row, config, say=say)
+        (output / "config.yaml").write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
+        loop = train_steps(
+            model,
+            batches,
+            config.reduction,
+            steps=steps,
+            optimizer=config.optimizer,
+            schedule=config.schedule,
+            accumulation=config.accumulation,
+            clip_norm=config.clip_norm,
+            seed=seed,
+        )
+        with open(output / METRICS, "w", encoding="utf-8") as file, _bar(steps) as bar:
+            for metrics in loop:
+                done.append(metrics)
+                file.write(json.dumps(asdict(metrics)) + "\n")
+                file.flush()
+                bar.set_postfix(loss=f"{metrics.loss:.4g}", lr=f"{metrics.lr:.2g}", refresh=False)
+                bar.update()
+    finally:
+        handle.undo()
+        model.train(was_training)
+        if config.model.gradient_checkpointing:
+            model.gradient_checkpointing_disable()
+    save_model(model, tokenizer, output)
+    first, last = done[0].loss, done[-1].loss
+    say(f"trained {len(done)} steps: loss {first:.4g} -> {last:.4g}; model in {output}")
+    return done
+
+
+def claim_output(folder: Path, *, overwrite: bool) -> None:
+    """Make the output folder, and refuse one that holds an earlier run.
+
+    Args:
+        folder: the folder.
+        overwrite: whether an earlier run's files may be replaced.
+
+    Raises:
+        ValueError: there is an earlier run.
+    """
+    found = [name for name in (METRICS, CONFIG) if (folder / name).exists()]
+    if found and not overwrite:
+        raise ValueError(
+            f"output must be a folder without an earlier run, got {folder} with "
+            f"{' and '.join(found)}; name another one, or set overwrite=true"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def check_first(
+    model: PreTrainedModel, batch: Batch, config: TrainConfig, *, say: Callable[[str], None]
+) -> Report:
+    """Check tree training on a few whole sequences of a row.
+
+    Args:
+        model: the prepared model.
+        batch: the row.
+        config: reduction, and how many tokens to check.
+        say: prints a line for a person.
+
+    Returns:
+        The report; a difference has raised EquivalenceError.
+    """
+    chosen = choose_few(batch.samples, config.check.flat_tokens)
+    report = verify(model, chosen, config.reduction)
+    say(
+        f"first check: {report.sequences} of {batch.num_sequences} sequences of the first row (the "
+        f"shortest; {report.flat_tokens:,} flat tokens) equal separate training: gradients within "
+        f"{report.gradients.max_relative_error:.1g} of the largest, nothing leaks"
+    )
+    return report
+
+
+def choose_few(samples: Sequence[Sample], flat_tokens: int) -> list[Sample]:
+    """Choose the shortest sequences, at least two, one of which trains something.
+
+    Args:
+        samples: the sequences.
+        flat_tokens: about how many tokens.
+
+    Returns:
+        Whole sequences, in their order.
+    """
+    order = sorted(range(len(samples)), key=lambda index: len(samples[index]))
+    trained = [index for index in order if samples[index].weights[1:].any()]
+    chosen = set(trained[:1])
+    total = sum(len(samples[index]) for index in chosen)
+    for index in order:
+        if len(chosen) >= 2 and total + len(samples[index]) > flat_tokens:
+            break
+        if index not in chosen:
+            chosen.add(index)
+            total += len(samples[index])
+    return [samples[index] for index in sorted(chosen)]
+
+
+def describe_batches(batches: Sequence[Batch]) -> str:
+    """Say how the data was packed.
+
+    Args:
+        batches: the rows of an epoch.
+
+    Returns:
+        A sentence or two.
+    """
+    flat = sum(int(batch.tree.sequence_lengths.sum()) for batch in batches)
+    tree = sum(batch.num_tokens for batch in batches)
+    sequences = sum(batch.num_sequences for batch in batches)
+    text = (
+        f"data: {sequences} sequences, {flat:,} flat tokens, {tree:,} tree tokens "
+        f"({flat / max(tree, 1):.2f}x) in {len(batches)} packed rows"
+    )
+    again = sum(batch.duplicated_tokens for batch in batches)
+    if again:
+        text += (
+            f"; {again:,} tree tokens are computed again because their group is larger than "
+            "tree.max_tokens"
+        )
+    longer = sum(batch.exceeds_budget for batch in batches)
+    if longer:
+        text += f"; {longer} sequences are longer than tree.max_tokens and have a row of their own"
+    return text
+
+
+@contextmanager
+def _bar(steps: int) -> Iterator[Any]:
+    with tqdm(total=steps, unit="step", dynamic_ncols=True) as bar:
+        yield bar
