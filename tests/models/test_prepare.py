@@ -184,6 +184,13 @@ def test_unsupported_implementations_name_the_way_out() -> None:
         prepare(model)
 
 
+def test_an_implementation_that_leaves_out_the_cap_of_scores_is_refused() -> None:
+    model = make_tiny_model("gemma2")
+    model.config._attn_implementation_internal = "sdpa"
+    with pytest.raises(UnsupportedModelError, match=r"set_attn_implementation\('eager'\)"):
+        prepare(model)
+
+
 def test_positions_counted_in_packed_order_are_caught() -> None:
     """A model that ignores depth positions is wrong on trees, silently but for the check."""
     model = make_tiny_model("llama")

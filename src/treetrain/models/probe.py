@@ -52,7 +52,8 @@ def probe_layers(
 
     Raises:
         UnsupportedModelError: if a layer's mask is not causal with at most a window and a chunk,
-            if a module attends more than once, or if the backend refuses a layer.
+            if a module attends more than once, if the model's own
+            implementation leaves out a cap of scores, or if the backend refuses a layer.
     """
     seen: dict[nn.Module, _Seen] = {}
     masks: dict[int, Callable[..., Any]] = {}
@@ -76,6 +77,11 @@ def probe_layers(
         if module in seen:
             raise UnsupportedModelError(
                 f"{name_module(module)} attends more than once in one forward pass"
+            )
+        if keywords.get("softcap") is not None and implementation == "sdpa":
+            raise UnsupportedModelError(
+                f"{name_module(module)} caps its scores at {keywords['softcap']}, which 'sdpa' "
+                "leaves out; call model.set_attn_implementation('eager') before prepare(model)"
             )
         seen[module] = _Seen(
             attention_mask, keywords.get("softcap"), keywords.get("s_aux") is not None, query
