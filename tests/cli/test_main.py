@@ -64,6 +64,14 @@ def test_message_of_several_lines_becomes_one(
     assert capsys.readouterr().err == "treetrain: first second\n"
 
 
+def test_missing_file_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace_verb(monkeypatch, FileNotFoundError(2, "No such file or directory", "rows.jsonl"))
+    assert cli.main(["inspect"]) == 2
+    assert capsys.readouterr().err == "treetrain: rows.jsonl: No such file or directory\n"
+
+
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_verb(monkeypatch, ValueError("wrong"))
     with pytest.raises(ValueError, match="wrong"):

@@ -10,7 +10,9 @@ import json
 from pathlib import Path
 from time import perf_counter
 
-from treetrain.cli.tokenizers import find_smollm2
+from treetrain.cli.models import load_model
+from treetrain.cli.reading import DEMO_TEMPLATE
+from treetrain.cli.tokenizers import load_tokenizer
 
 EXIT_NOT_EQUAL = 1
 
@@ -66,7 +68,10 @@ def run(args: argparse.Namespace) -> int:
     if args.model == "small":
         model, tokenizer = models.make_small_model(args.seed)
     else:
-        model, tokenizer = models.load_smollm2(find_smollm2())
+        tokenizer = load_tokenizer(args.model)
+        # Its own template renders neither tools nor thinking.
+        tokenizer.chat_template = DEMO_TEMPLATE.read_text(encoding="utf-8")
+        model = load_model(args.model)
     shape = models.measure_shape(model)
     size = sum(parameter.numel() for parameter in model.parameters())
     out.say(

