@@ -29,6 +29,14 @@ TINY_SIZES: dict[str, int] = {
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
     "query_pre_attn_scalar": 16,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
 }
 
 

@@ -51,12 +51,33 @@ def run(args: argparse.Namespace) -> int:
 
     claim_output(Path(config.output), overwrite=config.overwrite)
     tokenizer = load_tokenizer(config.tokenizer or config.model.path or "")
+    template = read_template(config)
+    if template is not None:
+        # The saved tokenizer must render what was trained.
+        tokenizer.chat_template = template
     samples = read_data(config, tokenizer)
     model = build_model(config, samples, tokenizer)
     device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
     move_model(model, device)
     run_training(model, samples, config, tokenizer=tokenizer, say=_say)
     return 0
+
+
+def read_template(config: TrainConfig) -> str | None:
+    """Reads the chat template of a configuration.
+
+    Args:
+        config: the configuration.
+
+    Returns:
+        Jinja text, or None for the tokenizer's own.
+    """
+    from treetrain.cli.reading import DEMO_TEMPLATE
+
+    name = config.data.chat_template
+    if name is None:
+        return None
+    return Path(DEMO_TEMPLATE if name == "demo" else name).read_text(encoding="utf-8")
 
 
 def read_data(config: TrainConfig, tokenizer: Any) -> list[Sample]:
@@ -70,11 +91,9 @@ def read_data(config: TrainConfig, tokenizer: Any) -> list[Sample]:
         The sequences, cut to the configured number of tokens.
     """
     from treetrain.cli.limits import limit_tokens
-    from treetrain.cli.reading import DEMO_TEMPLATE
     from treetrain.data.rows import read_samples_with_report
 
     data = config.data
-    template = DEMO_TEMPLATE if data.chat_template == "demo" else data.chat_template
     samples: list[Sample] = []
     for file in data.files:
         found, report = read_samples_with_report(
@@ -83,7 +102,7 @@ def read_data(config: TrainConfig, tokenizer: Any) -> list[Sample]:
             expand=data.expand,
             tools=[] if data.tools == "none" else data.tools,
             select=data.select,
-            chat_template=None if template is None else Path(template).read_text(encoding="utf-8"),
+            chat_template=read_template(config),
             template_variables=data.template_variables,
             unrendered=data.unrendered,
         )

@@ -119,7 +119,7 @@ def _check(
     allowed = TOLERANCES.get(dtype) if tolerance is None else tolerance
     if allowed is None and truth is False:
         raise ValueError(
-            f"truth must not be False for {dtype} without a tolerance, as it has none of its own; give tolerance"
+            f"tolerance must be given for {dtype} with truth=False: the dtype has none of its own"
         )
     batches = work.pack(samples, model.device)
     targets = sum(len(batch.targets) for batch in batches)

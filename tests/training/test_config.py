@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from treetrain.training.config import load_config
+
+TEXT = """
+model: {path: some/folder}
+data: {files: rows.jsonl}
+output: out
+reduction: token_mean
+optimizer: {lr: 1e-3}
+steps: 4
+"""
+
+
+def load(tmp_path, text=TEXT, *overrides):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    return load_config(path, overrides)
+
+
+def test_values_are_typed_and_the_rest_has_defaults(tmp_path):
+    config = load(tmp_path)
+    assert config.optimizer.lr == 1e-3
+    assert config.data.files == ["rows.jsonl"]
+    assert config.accumulation == 1
+    assert config.epochs is None
+
+
+def test_overrides_are_read_as_yaml_at_their_place(tmp_path):
+    config = load(
+        tmp_path,
+        TEXT,
+        "optimizer.lr=3e-4",
+        "optimizer.betas=[0.9, 0.95]",
+        "steps=null",
+        "epochs=2",
+        "schedule.kind=cosine",
+        "reduction=12.5",
+        "data.select={kind: cot_n16}",
+        "clip_norm=null",
+    )
+    assert config.optimizer.lr == 3e-4
+    assert config.optimizer.betas == (0.9, 0.95)
+    assert (config.steps, config.epochs) == (None, 2)
+    assert config.schedule.kind == "cosine"
+    assert config.reduction == 12.5
+    assert config.data.select == {"kind": "cot_n16"}
+    assert config.clip_norm is None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimiser.lr=1", "unknown key 'optimiser'; did you mean 'optimizer'?"),
+        ("tree.max_token=1", "unknown key 'tree.max_token'; did you mean 'max_tokens'?"),
+        ("data.zzz=1", "unknown key 'data.zzz'; known are files, expand"),
+        ("reduction=mean", "reduction: .*'path_mean'.*got 'mean'"),
+        ("reduction=null", "reduction: "),
+        ("steps=0", "steps: .*greater than or equal to 1, got 0"),
+        ("epochs=2", "must have either 'epochs' or 'steps'"),
+        ("model.scratch={type: llama}", "model: must have either 'path' or 'scratch'"),
+        ("optimizer.lr=fast", "optimizer.lr: .*got 'fast'"),
+        ("steps", "--set must be KEY.KEY=VALUE, got 'steps'"),
+        ("output.x=1", "'output' must be a mapping, got 'out'"),
+        ("a.b=[", "--set a.b: value must be YAML"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(tmp_path, override, message):
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path, TEXT, override)
+
+
+def test_a_reduction_must_be_chosen(tmp_path):
+    with pytest.raises(ValueError, match=r"'reduction' is missing; it decides what .* path_mean"):
+        load(tmp_path, TEXT.replace("reduction: token_mean\n", ""))
+
+
+def test_a_file_that_is_no_mapping_or_has_a_key_twice_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"run\.yaml: must be a mapping of keys, got list"):
+        load(tmp_path, "- 1")
+    with pytest.raises(ValueError, match=r"run\.yaml: must be YAML.*key 'steps' stands twice"):
+        load(tmp_path, TEXT + "steps: 5\n")
+    with pytest.raises(ValueError, match="must have 'tokenizer' for a model from scratch"):
+        load(tmp_path, TEXT.replace("path: some/folder", "scratch: {type: llama}"))

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from treetrain.attention import reference
+from treetrain.data.sample import Sample
+from treetrain.errors import EquivalenceError
+from treetrain.testing.models import make_tiny_model
+from treetrain.testing.trees import tree_family
+from treetrain.training import run as run_module
+from treetrain.training.config import TrainConfig
+from treetrain.training.run import choose_few, run_training
+
+SAMPLES = [Sample(tokens, group=0) for tokens in tree_family()["comb"]]
+
+
+def make_config(output, **values):
+    values = {
+        "model": {"path": "unused"},
+        "data": {"files": "unused"},
+        "output": str(output),
+        "reduction": "token_mean",
+        "optimizer": {"lr": 1e-2},
+        "steps": 3,
+        **values,
+    }
+    return TrainConfig.model_validate(values)
+
+
+def test_a_run_ends_with_metrics_and_a_model_that_loads(tmp_path):
+    model = make_tiny_model("llama")
+    output = tmp_path / "out"
+    said = []
+    done = run_training(model, SAMPLES, make_config(output), say=said.append)
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert lines[-1]["loss"] == done[-1].loss < done[0].loss
+    assert lines[0].keys() >= {
+        "loss",
+        "lr",
+        "grad_norm",
+        "flat_tokens",
+        "tree_tokens",
+        "seconds",
+        "normaliser",
+    }
+    loaded = AutoModelForCausalLM.from_pretrained(output)
+    for one, other in zip(model.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert "treetrain" not in (output / "config.json").read_text()
+    assert loaded.config._attn_implementation == model.config._attn_implementation == "sdpa"
+    assert not model.training
+    assert any("first check" in line and "equal" in line for line in said)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_earlier_run_is_not_overwritten_unasked(tmp_path):
+    output = tmp_path / "out"
+    run_training(make_tiny_model("llama"), SAMPLES, make_config(output, steps=1), say=len)
+    with pytest.raises(ValueError, match=r"without an earlier run, got .*metrics\.jsonl"):
+        run_training(make_tiny_model("llama"), SAMPLES, make_config(output), say=len)
+    run_training(
+        make_tiny_model("llama"), SAMPLES, make_config(output, steps=1, overwrite=True), say=len
+    )
+
+
+def test_a_first_check_that_fails_stops_the_run_before_anything_is_trained(tmp_path, monkeypatch):
+    original = run_module.prepare
+
+    def prepare_then_break(model, backend):
+        handle = original(model, "reference")
+        find = reference.find_visibility
+
+        def leaky(packed, *, window=None, chunk=None):
+            right = find(packed, window=window, chunk=chunk)
+            return right | torch.ones_like(right).tril()
+
+        monkeypatch.setattr(reference, "find_visibility", leaky)
+        return handle
+
+    monkeypatch.setattr(run_module, "prepare", prepare_then_break)
+    model = make_tiny_model("llama")
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with pytest.raises(EquivalenceError, match="must equal separate training"):
+        run_training(model, SAMPLES, make_config(tmp_path / "out"), say=len)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert list((tmp_path / "out").iterdir()) == []
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_an_interruption_leaves_metrics_and_no_model(tmp_path, monkeypatch):
+    original = run_module.train_steps
+
+    def interrupted(*args, **options):
+        for step in original(*args, **options):
+            yield step
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "train_steps", interrupted)
+    model = make_tiny_model("llama")
+    with pytest.raises(KeyboardInterrupt):
+        run_training(model, SAMPLES, make_config(tmp_path / "out"), say=len)
+    assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 1
+    assert not (tmp_path / "out" / "config.json").exists()
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_an_interruption_while_saving_leaves_nothing_half_written(tmp_path, monkeypatch):
+    model = make_tiny_model("llama")
+
+    def interrupted(folder, **options):
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model, "save_pretrained", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(model, SAMPLES, make_config(tmp_path / "out", steps=1), say=len)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "config.yaml",
+        "metrics.jsonl",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_gradient_checkpointing_gives_the_same_run(tmp_path):
+    losses = []
+    for name, checkpointing in (("one", False), ("two", True)):
+        model = {"path": "unused", "gradient_checkpointing": checkpointing}
+        config = make_config(tmp_path / name, model=model)
+        done = run_training(make_tiny_model("llama"), SAMPLES, config, say=len)
+        losses.append([step.loss for step in done])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_data_without_anything_to_train_is_refused(tmp_path):
+    samples = [Sample([1, 2, 3], [0, 0, 0])]
+    with pytest.raises(ValueError, match="must train at least one token"):
+        run_training(make_tiny_model("llama"), samples, make_config(tmp_path / "out"), say=len)
+
+
+def test_the_checked_sequences_are_short_whole_and_train_something():
+    samples = [
+        Sample([1] * 9),
+        Sample([1] * 3, [0, 0, 0]),
+        Sample([1] * 5),
+        Sample([1] * 4, [0, 0, 0, 0]),
+    ]
+    assert [len(sample) for sample in choose_few(samples, 12)] == [3, 5, 4]
+    assert [len(sample) for sample in choose_few(samples, 1)] == [3, 5]
