@@ -152,6 +152,9 @@ def make_model(
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"a configuration of {model_type} has no value {unknown[0]!r}{hint}")
     chosen = {key: value for key, value in values.items() if key not in unknown}
+    if skip_unknown and hasattr(default, "kv_lora_rank"):
+        # Compressed keys and values are spread out to every query head.
+        chosen["num_key_value_heads"] = chosen["num_attention_heads"]
     for key in ("attn_pdrop", "resid_pdrop", "embd_pdrop"):
         # Old types drop by default; a shared token cannot be dropped once per sequence.
         if hasattr(default, key):

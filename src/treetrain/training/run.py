@@ -67,7 +67,7 @@ def run_training(
     was_training = model.training
     handle = prepare(model, config.tree.backend)
     if config.model.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        _set_checkpointing(model, True)
     torch.manual_seed(config.seed)
     done: list[StepMetrics] = []
     try:
@@ -98,7 +98,7 @@ def run_training(
         handle.undo()
         model.train(was_training)
         if config.model.gradient_checkpointing:
-            model.gradient_checkpointing_disable()
+            _set_checkpointing(model, False)
     save_model(model, tokenizer, output)
     first, last = done[0].loss, done[-1].loss
     say(f"trained {len(done)} steps: loss {first:.4g} -> {last:.4g}; model in {output}")
@@ -197,6 +197,14 @@ def describe_batches(batches: Sequence[Batch]) -> str:
     if longer:
         text += f"; {longer} sequences are longer than tree.max_tokens and have a row of their own"
     return text
+
+
+def _set_checkpointing(model: PreTrainedModel, enabled: bool) -> None:
+    # transformers renamed both methods in a release after the oldest that is supported.
+    verb = "enable" if enabled else "disable"
+    name = f"activation_checkpointing_{verb}"
+    switch = getattr(model, name, None) or getattr(model, f"gradient_checkpointing_{verb}")
+    switch(*([{"use_reentrant": False}] if enabled else []))
 
 
 @contextmanager

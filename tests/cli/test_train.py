@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from treetrain.cli.main import main
+from treetrain.demo.trajectories import make_rows, write_rows
+from treetrain.training.config import load_config
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_agent.yaml"
+
+
+@pytest.fixture
+def config(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    write_rows(make_rows(tasks=2, trials=2, seed=0), rows)
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
+    values = {
+        "model": {"scratch": {"type": "llama", "config": sizes}},
+        "tokenizer": "demo",
+        "data": {"files": str(rows), "expand": "per_step", "limit_tokens": 6000},
+        "output": str(tmp_path / "out"),
+        "reduction": "token_mean",
+        "optimizer": {"lr": 1e-2},
+        "steps": 4,
+        "check": {"flat_tokens": 800},
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def test_training_from_a_file_of_trajectories_ends_with_a_folder_that_loads_and_generates(
+    config, tmp_path, capsys
+):
+    assert main(["train", str(config)]) == 0
+    out, err = capsys.readouterr()
+    assert "first check" in out
+    assert "note: limit of 6,000 flat tokens" in err
+    output = tmp_path / "out"
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert lines[0]["flat_tokens"] > 2 * lines[0]["tree_tokens"]
+    model = AutoModelForCausalLM.from_pretrained(output)
+    tokenizer = AutoTokenizer.from_pretrained(output)
+    ids = tokenizer("water", return_tensors="pt")["input_ids"]
+    assert model.generate(ids, max_new_tokens=3, do_sample=False).shape[1] > ids.shape[1]
+    assert model.config.vocab_size == len(tokenizer)
+
+
+def test_a_trained_folder_can_be_trained_on_and_set_changes_the_file(config, tmp_path):
+    assert main(["train", str(config), "--set", "steps=1"]) == 0
+    first = tmp_path / "out"
+    second = tmp_path / "second"
+    changes = [f"output={second}", "model.scratch=null", f"model.path={first}", "steps=1"]
+    words = [word for change in changes for word in ("--set", change)]
+    assert main(["train", str(config), *words, "--set", "tokenizer=null"]) == 0
+    one, other = (AutoModelForCausalLM.from_pretrained(folder) for folder in (first, second))
+    assert not torch.equal(one.lm_head.weight, other.lm_head.weight)
+    assert yaml.safe_load((second / "config.yaml").read_text())["model"]["path"] == str(first)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("redction=sum", "did you mean 'reduction'?"),
+        ("model.scratch.type=lama", "did you mean 'llama'?"),
+        ("model.scratch.config.hiden_size=4", "did you mean 'hidden_size'?"),
+        ("data.files=[/nowhere.jsonl]", "/nowhere.jsonl"),
+        ("data.limit_tokens=1", "shortest sequence"),
+        ("tree.backend=magic", "backend must be"),
+    ],
+)
+def test_wrong_input_is_2_with_a_message(config, capsys, change, message):
+    assert main(["train", str(config), "--set", change]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_earlier_run_is_refused_before_anything_is_loaded(config, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "metrics.jsonl").write_text("")
+    assert main(["train", str(config)]) == 2
+    assert "without an earlier run" in capsys.readouterr().err
+
+
+def test_the_example_is_a_valid_configuration():
+    config = load_config(EXAMPLE)
+    assert config.data.expand == "per_step"
+    assert config.data.files[0].endswith("trajectories.jsonl")
+
+
+def test_the_example_trains_on_recorded_trajectories(shared_data, tmp_path, capsys):
+    file = shared_data / "taubench-airline" / "trajectories.jsonl"
+    changes = [
+        f"data.files={file}",
+        "data.limit_tokens=24000",
+        f"output={tmp_path / 'out'}",
+        "steps=3",
+        "check.flat_tokens=1",
+        "model.scratch.config.hidden_size=32",
+        "model.scratch.config.num_hidden_layers=1",
+        "optimizer.lr=0.01",
+        "schedule.kind=constant",
+    ]
+    words = [word for change in changes for word in ("--set", change)]
+    assert main(["train", str(EXAMPLE), *words]) == 0
+    metrics = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["loss"] for line in metrics]
+    assert losses[-1] < losses[0]
