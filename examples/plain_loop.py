@@ -11,8 +11,15 @@ import treetrain
 def main() -> list[float]:
     """Trains a tiny model; returns the loss of each step."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 50}
-    model = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **sizes))
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    model = LlamaForCausalLM(config)
 
     # From here on it is your own loop. A sample may also carry weights, a group, a trajectory.
     treetrain.prepare(model)
