@@ -44,7 +44,9 @@ _ATTRIBUTE = "_treetrain_prepared"
 class PreparedModel:
     """A model that computes packed trees; made by `prepare`.
 
-    Attributes:
+    Each argument is kept as an attribute.
+
+    Args:
         model: the model itself, usable as before.
         decoder: the part of it that returns hidden states.
         head: the map from hidden states to logits.
@@ -84,6 +86,7 @@ class PreparedModel:
             return
         self._originals = find_implementations(self.model)
         original = self.model.config.get_text_config()._attn_implementation
+        assert original is not None
         self.model.set_attn_implementation(REGISTERED_NAMES[original])
         setattr(self.model, _ATTRIBUTE, self)
 
@@ -123,7 +126,7 @@ class PreparedModel:
             ValueError: if the model was undone, or if tree and model are on different devices.
             UnsupportedModelError: if a layer did not see the tree, if something would be dropped at
                 random, or if a position embedding cannot serve the tree's depth.
-        """
+        """  # noqa: DOC503 (the checks raise UnsupportedModelError)
         if not self.active:
             raise ValueError("the model was given back by undo(); call prepare(model) again")
         embedding = self.model.get_input_embeddings()
@@ -171,7 +174,7 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
         >>> handle
         PreparedModel(LlamaForCausalLM, 4 attention layers, slices)
         >>> handle.undo()
-    """
+    """  # noqa: DOC503 (the checks raise too)
     if isinstance(before := getattr(model, _ATTRIBUTE, None), PreparedModel):
         before.undo()
     check_model(model)
@@ -187,6 +190,7 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
         sequences = _check_sequences(model)
         tokens = torch.tensor(sequences[0], device=model.device)[None]
         implementation = model.config.get_text_config()._attn_implementation
+        assert implementation is not None
         layers = probe_layers(
             model, decoder, tokens, implementation=implementation, backend=backend
         )

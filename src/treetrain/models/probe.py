@@ -54,7 +54,7 @@ def probe_layers(
         UnsupportedModelError: if a layer's mask is not causal with at most a window and a chunk,
             if a module attends more than once, if the model's own
             implementation leaves out a cap of scores, or if the backend refuses a layer.
-    """
+    """  # noqa: DOC502 (reading masks and choosing backends raises)
     seen: dict[nn.Module, _Seen] = {}
     masks: dict[int, Callable[..., Any]] = {}
     build_mask = AttentionMaskInterface()[implementation]

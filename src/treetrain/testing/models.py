@@ -83,7 +83,7 @@ def make_tiny_model(
         seed: seed of the weights; the global generator is left alone.
         dtype: dtype of the weights.
         attn_implementation: transformers' attention implementation; None for its choice.
-        overrides: config values in place of the tiny ones.
+        **overrides: config values in place of the tiny ones.
 
     Returns:
         The model.
