@@ -71,6 +71,8 @@ def plan_calls(
         no other unmasked pair.
     """
     lowest = _lowest_depths(tree.depth_positions, window, chunk)
+    # Subtree ends fall along a path; their negatives rise, as a binary search wants them.
+    rising = -tree.token_subtree_ends
     runs = find_runs(tree)
     tiles = _tile_runs(tree, runs)
     if lowest is not None:
@@ -81,7 +83,9 @@ def plan_calls(
     masks: dict[bytes, np.ndarray] = {}
     shared: dict[Interval, int] = {}
     for start, end in tiles:
-        seen_by_all, seen_by_some = _split_ancestors(tree, runs, (start, end), lowest)
+        seen_by_all, seen_by_some = _split_ancestors(
+            tree, runs, (start, end), lowest=lowest, rising=rising
+        )
         local.append(_local_call(tree, (start, end), seen_by_some, lowest=lowest, masks=masks))
         still_shared: dict[Interval, int] = {}
         for keys in seen_by_all:
@@ -160,7 +164,7 @@ def _cut_tiles(tiles: list[Interval], *, rows: int) -> list[Interval]:
 
 
 def _split_ancestors(
-    tree: PrefixTree, runs: Runs, tile: Interval, lowest: Ints | None
+    tree: PrefixTree, runs: Runs, tile: Interval, *, lowest: Ints | None, rising: Ints
 ) -> tuple[list[Interval], list[Interval]]:
     """Split the keys before a tile into those all its rows see and those only some see.
 
@@ -183,8 +187,8 @@ def _split_ancestors(
             keys_start += max(0, highest_cut - first_depth)
             if keys_start >= keys_end:
                 break
-            ends = tree.token_subtree_ends[keys_start:keys_end]
-            all_end = keys_start + int(np.searchsorted(-ends, -end, side="right"))
+            ends = rising[keys_start:keys_end]
+            all_end = keys_start + int(np.searchsorted(ends, -end, side="right"))
             all_start = keys_start + max(0, deepest_cut - int(tree.depth_positions[keys_start]))
             if all_start < all_end:
                 if keys_start < all_start:
