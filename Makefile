@@ -21,7 +21,7 @@ export TOKENIZERS_PARALLELISM := false
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env smollm2 demo test test-all lint format bench clean
+.PHONY: help env smollm2 demo test test-all lint format bench bench-tables clean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make test    run the tests (TESTS=tests/tree, ARGS='-k name')"
 	@echo "make lint    ruff, import contracts, docstrings, types"
 	@echo "make bench   run the benchmarks, one JSON file each in runs/bench"
+	@echo "make bench-tables  write docs/benchmarks.md from those files"
 	@echo "make env     the development environment only (PYTHON=python3.13 picks the interpreter)"
 	@echo "make smollm2 add the model for: make demo ARGS='--model smollm2'"
 	@echo "make clean   remove the environment and everything built"
@@ -89,6 +90,9 @@ bench: $(VENV)/.runtime
 	  name=$$(basename $$script .py); echo "$$name"; \
 	  $(BIN)/python $$script --json $(ARGS) > runs/bench/$$name.json || exit 1; \
 	done
+
+bench-tables: $(VENV)/.runtime
+	@$(BIN)/python benchmarks/write_tables.py
 
 clean:
 	rm -rf $(VENV) build dist site runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache
