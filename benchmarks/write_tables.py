@@ -9,23 +9,31 @@ ROOT = Path(__file__).resolve().parents[1]
 
 INTRODUCTION = """# Benchmarks
 
-Written by `make bench-tables` from what `make bench` measured. Contestants take turns in one process;
-a ratio is the median of the ratios within each round, low and high its quartiles. Timings of one
-contestant vary more between processes than within one, so compare ratios, not seconds.
+Written by `make bench-tables` from what `make bench` measured. Contestants take turns in one
+process; a ratio is the median of the ratios within each round, low and high its quartiles. Timings
+of one contestant vary more between processes than within one, so compare ratios, not seconds.
 """
 
 TITLES = {
-    "bench_build": "## Building prefix trees\n\nTargets: 0.02 s from int64 arrays and 0.1 s from lists for "
-    "the agent and GRPO cases, 0.5 s for the others, and five times the bytes of the input.",
-    "bench_attention": "## Attention\n\nForward and backward of one layer, 8 query and 4 key/value heads of "
-    "size 64. `pair_bound` is the ratio of attention pairs, `pair_fraction` the measured speed-up over "
-    "each sequence alone held against it.",
-    "bench_head": "## The chunked head\n\n`limit_bytes` is two chunks of logits.",
-    "bench_step": "## A training step\n\nForward and backward against separate sequences; "
-    "`flop_bound` is the ratio of floating-point work, `bound_fraction` the measured speed-up held "
-    "against it (above 1 where separate sequences pay a fixed cost each), `speedup_leafized` the "
-    "speed-up over separate sequences without those that are prefixes of others. `gradient_error` is "
-    "the worst parameter's, relative to the largest entry of its gradient, against float64.",
+    "bench_build": """## Building prefix trees
+
+Targets: 0.02 s from int64 arrays and 0.1 s from lists for the agent and GRPO cases, 0.5 s for the
+others, and five times the bytes of the input.""",
+    "bench_attention": """## Attention
+
+Forward and backward of one layer, 8 query and 4 key/value heads of size 64. `pair_bound` is the
+ratio of attention pairs, `pair_fraction` the measured speed-up over each sequence alone held
+against it.""",
+    "bench_head": """## The chunked head
+
+`limit_bytes` is two chunks of logits.""",
+    "bench_step": """## A training step
+
+Forward and backward against separate sequences; `flop_bound` is the ratio of floating-point work,
+`bound_fraction` the measured speed-up held against it (above 1 where separate sequences pay a fixed
+cost each), `speedup_leafized` the speed-up over separate sequences without those that are prefixes
+of others. `gradient_error` is the worst parameter's, relative to the largest entry of its gradient,
+against float64.""",
 }
 
 
