@@ -52,15 +52,22 @@ def measure(
     mask = torch.where(find_visibility(packed), 0.0, float("-inf"))
 
     def run_slices() -> None:
-        _backward(tree_attention(*on_tree, packed, backend="slices"), on_tree)
+        query, key, value = on_tree
+        _backward(tree_attention(query, key, value, packed, backend="slices"), on_tree)
 
     def run_dense() -> None:
-        attended = F.scaled_dot_product_attention(*on_tree, attn_mask=mask, enable_gqa=True)
+        query, key, value = on_tree
+        attended = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, enable_gqa=True
+        )
         _backward(attended, on_tree)
 
     def run_alone() -> None:
         for tensors in alone:
-            attended = F.scaled_dot_product_attention(*tensors, is_causal=True, enable_gqa=True)
+            query, key, value = tensors
+            attended = F.scaled_dot_product_attention(
+                query, key, value, is_causal=True, enable_gqa=True
+            )
             _backward(attended, tensors)
 
     timings = time_in_turns(

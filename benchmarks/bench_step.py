@@ -75,10 +75,12 @@ def leafize(samples: Sequence[Sample]) -> list[Separate]:
 
 def run_separate(model: PreTrainedModel, sequences: Sequence[Separate], divisor: float) -> None:
     model.zero_grad(set_to_none=True)
+    head = model.get_output_embeddings()
+    assert head is not None
     for sequence in sequences:
         hidden = model.base_model(input_ids=sequence.tokens[None], use_cache=False)[0][0]
         predictors = torch.nonzero(sequence.weights[1:])[:, 0]
-        logits = model.get_output_embeddings()(hidden[predictors])
+        logits = head(hidden[predictors])
         losses = F.cross_entropy(logits, sequence.tokens[predictors + 1], reduction="none")
         weights = sequence.weights[predictors + 1].to(losses.dtype)
         ((losses * weights).sum() / divisor).backward()
@@ -120,21 +122,22 @@ def measure(
         model.zero_grad(set_to_none=True)
         sft_loss(model, batch, divisor).backward()
 
-    contestants = {"tree": run_tree, "separate": partial(run_separate, twin, separate, divisor)}
-    if len(leafized) < len(separate):
-        contestants["leafized"] = partial(run_separate, twin, leafized, divisor)
-    timings = time_in_turns(contestants, rounds=rounds, warmup=1)
-    opponent = "leafized" if "leafized" in contestants else "separate"
-
+    # Also the warm-up of both.
     run_tree()
     error = worst_error(model, truth)
     run_separate(twin, separate, divisor)
     error_separate = worst_error(twin, truth)
 
+    contestants = {"tree": run_tree, "separate": partial(run_separate, twin, separate, divisor)}
+    if len(leafized) < len(separate):
+        contestants["leafized"] = partial(run_separate, twin, leafized, divisor)
+    timings = time_in_turns(contestants, rounds=rounds, warmup=0)
+    opponent = "leafized" if "leafized" in contestants else "separate"
+
     tree = batch.tree
     metrics = measure_tree(tree)
     parameters = sum(p.numel() for p in model.base_model.parameters())
-    parameters -= model.get_input_embeddings().weight.numel()
+    parameters -= sum(p.numel() for p in model.get_input_embeddings().parameters())
     bound = flop_bound(tree, ModelShape(parameters, LAYERS, HEADS, HEAD_SIZE))
     plain = torch.randint(0, vocabulary, (1, tree.num_tokens))
     saved_tree = measure_saved_bytes(model, lambda: prepared.hidden_states(batch.packed))
@@ -178,7 +181,7 @@ def drawn(
 
 def main() -> None:
     parser = make_parser("A training step on trees against separate sequences.")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     draws: dict[str, Callable[[int], tuple[list[Sample], int]]] = {
         "grpo_8x(512+128)": partial(drawn, shapes.grpo),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Hashable
 from pathlib import Path
 
 from treetrain import Sample
@@ -11,7 +12,7 @@ from treetrain.data.rows import read_samples
 
 MISSING = "set TREETRAIN_SHARED_DATA to the folder with taubench-airline/"
 #: Of each trial of the task so many first steps, so that two cores can run them one by one.
-STEPS = 3
+STEPS = 2
 
 
 def find_folder() -> Path | None:
@@ -38,7 +39,7 @@ def draw_tau_bench(folder: Path, seed: int) -> tuple[list[Sample], int]:
         tools=[],
         select={"group": "task0"},
     )
-    trials: dict[str | None, list[Sample]] = {}
+    trials: dict[Hashable, list[Sample]] = {}
     for sample in samples:
         trials.setdefault(sample.trajectory, []).append(sample)
     return [sample for steps in trials.values() for sample in steps[:STEPS]], len(tokenizer)
