@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -179,33 +179,52 @@ def compare_steps(
         The judgement. Beyond the learning rate times the gradient's tolerance, a parameter may be
         off by one rounding of the largest parameter.
     """
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-    def step(result: StepResult, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-        return {
-            name: _stepped(parameter, result.gradients[name], learning_rate, dtype)
-            for name, parameter in parameters.items()
-        }
-
-    after = step(separate)
+    after = _Stepped(model, separate.gradients, learning_rate)
+    stepped = _Stepped(model, tree.gradients, learning_rate)
     if judge.tolerance is None:
         assert truth is not None
-        return judge.compare("step", step(tree), after, truth=step(truth, torch.float64))
+        right = _Stepped(model, truth.gradients, learning_rate, torch.float64)
+        return judge.compare("step", stepped, after, truth=right)
     gradient = max(_largest(value) for value in separate.gradients.values())
-    rounding = max(torch.finfo(value.dtype).eps for value in after.values())
-    allowed = judge.tolerance * learning_rate * gradient
-    allowed += rounding * max(_largest(value) for value in after.values())
-    return Judge(0.0, judge.targets).compare("step", step(tree), after, extra=allowed)
+    largest = rounding = 0.0
+    for value in after.values():
+        largest, rounding = max(largest, _largest(value)), max(rounding, _epsilon(value))
+    allowed = judge.tolerance * learning_rate * gradient + rounding * largest
+    return Judge(0.0, judge.targets).compare("step", stepped, after, extra=allowed)
+
+
+class _Stepped(Mapping[str, Tensor]):
+    """Parameters after a step of SGD, one copy at a time, made when it is asked for."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        gradients: Mapping[str, Tensor],
+        learning_rate: float,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._gradients = gradients
+        self._learning_rate = learning_rate
+        self._dtype = dtype
+
+    def __getitem__(self, name: str) -> Tensor:
+        parameter = self._parameters[name].detach()
+        twin = parameter.to(dtype=self._dtype, copy=True).requires_grad_()
+        twin.grad = self._gradients[name].to(twin.dtype)
+        torch.optim.SGD([twin], lr=self._learning_rate).step()
+        return twin.detach()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+
+def _epsilon(value: Tensor) -> float:
+    return torch.finfo(value.dtype).eps
 
 
 def _largest(value: Tensor) -> float:
     return float(value.abs().max()) if value.numel() else 0.0
-
-
-def _stepped(
-    parameter: nn.Parameter, gradient: Tensor, learning_rate: float, dtype: torch.dtype | None
-) -> Tensor:
-    twin = parameter.detach().to(dtype=dtype, copy=True).requires_grad_()
-    twin.grad = gradient.to(twin.dtype)
-    torch.optim.SGD([twin], lr=learning_rate).step()
-    return twin.detach()
