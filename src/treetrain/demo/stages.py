@@ -59,9 +59,9 @@ PLANS = {
         tasks=4,
         trials=3,
         verified_tokens=3_000,
-        steps=8,
+        steps=6,
         learning_rate=1e-4,
-        measured_tokens=8_000,
+        measured_tokens=6_000,
         rounds=2,
     ),
 }
