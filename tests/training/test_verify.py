@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -308,3 +309,14 @@ def test_the_report_has_the_keys_of_the_command():
     assert report["gradient_max_relative_error"] > 0
     assert report["step_max_abs_error"] > 0
     assert report["worst_token"].keys() >= {"sequence", "place", "token"}
+
+
+def test_a_model_that_gives_no_numbers_is_not_equal_and_still_reports():
+    model = make_model("llama")
+    handle = prepare(model)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    report = verify(model, UNEVEN, raise_on_difference=False)
+    assert handle.active
+    assert not report.equal
+    json.dumps(report.to_dict(), allow_nan=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -104,9 +105,10 @@ class Report:
         """Give the report as JSON values.
 
         Returns:
-            The figures; `leaks` lists sentences and is empty where nothing leaked.
+            The figures; `leaks` lists sentences and is empty where nothing leaked. A figure that is
+            not finite is None, which JSON can hold.
         """
-        return {
+        values = {
             "equal": self.equal,
             "dtype": self.dtype,
             "reduction": self.reduction,
@@ -145,6 +147,7 @@ class Report:
             "worst_parameter": self.worst_parameter,
             "failures": self.failures,
         }
+        return _finite(values)
 
     def lines(self) -> Iterator[str]:
         """Give the report as lines of text.
@@ -190,3 +193,11 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
