@@ -23,9 +23,9 @@ from harness import Figures, make_parser, run_cases, time_in_turns
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from treetrain.losses.chunked_head import fused_head, head_logprobs
+from treetrain.losses.head_chunks import CPU_CHUNK_BYTES
 from treetrain.packing.batch import pack
-from treetrain.training.chunked_head import fused_head, head_logprobs
-from treetrain.training.head_chunks import CPU_CHUNK_BYTES
 
 SHAPES = {
     # vocabulary, channels, predictors

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from treetrain.data.sample import Sample
     from treetrain.errors import CapacityError, EquivalenceError, UnsupportedModelError
+    from treetrain.losses.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
+    from treetrain.losses.policy import PolicyLoss, policy_loss
+    from treetrain.losses.sft import sft_loss
+    from treetrain.losses.window import LossWindow, measure_window
     from treetrain.models.prepare import PreparedModel, find_prepared, prepare
     from treetrain.packing.batch import Batch, pack
     from treetrain.packing.budget import pack_batches
     from treetrain.packing.recover import recover_sequences
-    from treetrain.training.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
-    from treetrain.training.losses import sft_loss
-    from treetrain.training.policy import PolicyLoss, policy_loss
-    from treetrain.training.verify import verify
-    from treetrain.training.window import LossWindow, measure_window
     from treetrain.tree.build import build_prefix_tree, concatenate_trees
     from treetrain.tree.metrics import flop_bound, measure_tree
     from treetrain.tree.nodes import build_from_nodes
     from treetrain.tree.prefix_tree import PrefixTree
+    from treetrain.verification.verify import verify
 
 __version__ = "0.1.0"
 
@@ -32,8 +32,8 @@ _HOMES = {
     "Batch": "packing.batch",
     "CapacityError": "errors",
     "EquivalenceError": "errors",
-    "LossWindow": "training.window",
-    "PolicyLoss": "training.policy",
+    "LossWindow": "losses.window",
+    "PolicyLoss": "losses.policy",
     "PrefixTree": "tree.prefix_tree",
     "PreparedModel": "models.prepare",
     "Sample": "data.sample",
@@ -44,16 +44,16 @@ _HOMES = {
     "find_prepared": "models.prepare",
     "flop_bound": "tree.metrics",
     "measure_tree": "tree.metrics",
-    "measure_window": "training.window",
+    "measure_window": "losses.window",
     "pack": "packing.batch",
     "pack_batches": "packing.budget",
-    "policy_loss": "training.policy",
+    "policy_loss": "losses.policy",
     "prepare": "models.prepare",
     "recover_sequences": "packing.recover",
-    "sequence_logprobs": "training.logprobs",
-    "sequence_logprobs_and_entropies": "training.logprobs",
-    "sft_loss": "training.losses",
-    "verify": "training.verify",
+    "sequence_logprobs": "losses.logprobs",
+    "sequence_logprobs_and_entropies": "losses.logprobs",
+    "sft_loss": "losses.sft",
+    "verify": "verification.verify",
 }
 
 __all__ = [

@@ -9,13 +9,13 @@ import torch
 
 from treetrain.attention import api
 from treetrain.errors import UnsupportedModelError
+from treetrain.losses.sft import sft_loss
 from treetrain.models.hooks import TreeCall
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
 from treetrain.packing.recover import recover_sequences
 from treetrain.testing.models import make_tiny_model
-from treetrain.training.losses import sft_loss
-from treetrain.training.verify import verify
+from treetrain.verification.verify import verify
 
 # Two branch points, one below the other.
 DEEP = [[1, 2, 10, 11, 20], [1, 2, 10, 11, 21], [1, 2, 12, 13, 22], [1, 2, 12, 13, 23]]

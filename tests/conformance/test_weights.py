@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from treetrain.data.sample import Sample
+from treetrain.losses.logprobs import sequence_logprobs
+from treetrain.losses.policy import policy_loss
+from treetrain.losses.sft import sft_loss
+from treetrain.losses.window import measure_window
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
 from treetrain.packing.budget import pack_batches
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
-from treetrain.training.logprobs import sequence_logprobs
-from treetrain.training.losses import sft_loss
-from treetrain.training.policy import policy_loss
-from treetrain.training.verify import verify
-from treetrain.training.widened import Widened
-from treetrain.training.window import measure_window
+from treetrain.verification.verify import verify
+from treetrain.verification.widened import Widened
 
 REDUCTIONS = ("path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum", 5.0)
 

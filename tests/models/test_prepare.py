@@ -230,3 +230,20 @@ def test_recurrent_models_are_refused() -> None:
     )
     with pytest.raises(UnsupportedModelError):
         prepare(AutoModelForCausalLM.from_config(config))
+
+
+def test_a_layer_between_decoder_and_head_is_refused() -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        "electra",
+        vocab_size=64,
+        embedding_size=16,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        is_decoder=True,
+    )
+    with pytest.raises(UnsupportedModelError, match="of size 32 and its output layer"):
+        prepare(AutoModelForCausalLM.from_config(config))

@@ -11,7 +11,7 @@ from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 from treetrain.training.config import OptimizerConfig, ScheduleConfig
 from treetrain.training.trainer import order_windows, pack_shuffled, train_steps
-from treetrain.training.widened import Widened
+from treetrain.verification.widened import Widened
 
 # An eps above rounding, so that AdamW's first steps are no signs of rounding errors.
 ADAMW = OptimizerConfig(lr=1e-2, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.cli.limits import limit_tokens, select_groups
     from treetrain.cli.models import load_model, move_model
     from treetrain.cli.tokenizers import load_tokenizer
-    from treetrain.training.verify import verify
+    from treetrain.verification.verify import verify
 
     tokenizer = _tokenizer(args, load_tokenizer)
     samples, reading = read_file(args, tokenizer)

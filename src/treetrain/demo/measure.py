@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from treetrain.data.sample import Sample
+from treetrain.losses.sft import sft_loss
 from treetrain.packing.batch import pack
-from treetrain.training.losses import sft_loss
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from statistics import mean
 
 from treetrain.demo.stages import Measurement, Step
 from treetrain.report.inspection import Inspection
-from treetrain.training.equivalence import Report
+from treetrain.verification.equivalence import Report
 
 MARGIN = 10
 BAR = 40

@@ -17,9 +17,9 @@ from treetrain.demo.measure import Timing, separate_step, time_interleaved, tree
 from treetrain.demo.trajectories import make_rows, write_rows
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
-from treetrain.training.equivalence import Report
-from treetrain.training.verify import Progress, verify
 from treetrain.tree.metrics import ModelShape, flop_bound
+from treetrain.verification.equivalence import Report
+from treetrain.verification.verify import Progress, verify
 
 
 @dataclass(frozen=True)

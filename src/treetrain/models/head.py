@@ -64,14 +64,21 @@ def find_head(model: PreTrainedModel, hidden: Tensor, logits: Tensor) -> Head:
         The head.
 
     Raises:
-        UnsupportedModelError: if the model has no output layer, or if none of the scales and caps
-            that its config names gives its logits.
+        UnsupportedModelError: if the model has no output layer, if another layer stands before it,
+            or if none of the scales and caps that its config names gives its logits.
     """
     layer = model.get_output_embeddings()
     if layer is None:
         raise UnsupportedModelError(
             f"{type(model).__name__} has no output layer (get_output_embeddings() is None); "
             "load it as a causal language model, AutoModelForCausalLM"
+        )
+    inputs = getattr(layer, "in_features", hidden.shape[-1])
+    if inputs != hidden.shape[-1]:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has something between its decoder's hidden states of size "
+            f"{hidden.shape[-1]} and its output layer, which takes {inputs}; train it on separate "
+            "sequences"
         )
     config = model.config.get_text_config()
     scales = [1.0]

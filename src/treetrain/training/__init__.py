@@ -1,1 +1,1 @@
-"""Log-probabilities, losses and training steps on packed trees."""
+"""Supervised training from a configuration to a folder with a model."""

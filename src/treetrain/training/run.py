@@ -19,10 +19,10 @@ from treetrain.data.sample import Sample
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import Batch
 from treetrain.training.config import TrainConfig
-from treetrain.training.equivalence import Report
 from treetrain.training.saving import CONFIG, save_model
 from treetrain.training.trainer import StepMetrics, pack_shuffled, train_steps
-from treetrain.training.verify import verify
+from treetrain.verification.equivalence import Report
+from treetrain.verification.verify import verify
 
 METRICS = "metrics.jsonl"
 

@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from treetrain.data.sample import Sample
+from treetrain.losses.reductions import Reduction
+from treetrain.losses.sft import sft_loss
+from treetrain.losses.window import LossWindow, measure_window
 from treetrain.packing.batch import Batch, group_samples
 from treetrain.packing.budget import pack_batches
 from treetrain.training.config import OptimizerConfig, ScheduleConfig
-from treetrain.training.losses import sft_loss
-from treetrain.training.reductions import Reduction
 from treetrain.training.schedule import learning_rate_factor
-from treetrain.training.window import LossWindow, measure_window
 
 
 @dataclass(frozen=True)

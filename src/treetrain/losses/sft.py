@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from treetrain.losses.chunked_head import fused_head
+from treetrain.losses.reductions import Reduction, sequence_factors
+from treetrain.losses.window import LossWindow
 from treetrain.models.prepare import find_prepared
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats
-from treetrain.training.chunked_head import fused_head
-from treetrain.training.reductions import Reduction, sequence_factors
-from treetrain.training.window import LossWindow
 
 
 def sft_loss(
@@ -34,7 +34,7 @@ def sft_loss(
         model: a prepared model.
         batch: the sequences and their weights, on the model's device.
         reduction: "path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum", or a number
-            to divide the sum by; `treetrain.training.reductions` defines them.
+            to divide the sum by; `treetrain.losses.reductions` defines them.
         window: sums over all batches whose gradients one optimiser step adds up, from
             `measure_window`; None: this batch is the whole step.
         chunk_tokens: predictors whose logits exist at one time; None: a number that fits the

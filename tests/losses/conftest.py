@@ -53,8 +53,8 @@ class ToyModel(nn.Module):
 @pytest.fixture
 def toy(monkeypatch):
     """A toy model that the training functions take for a prepared one."""
-    for module in ("logprobs", "losses"):
-        monkeypatch.setattr(f"treetrain.training.{module}.find_prepared", lambda model: model)
+    for module in ("logprobs", "sft"):
+        monkeypatch.setattr(f"treetrain.losses.{module}.find_prepared", lambda model: model)
     torch.manual_seed(0)
     return ToyModel()
 

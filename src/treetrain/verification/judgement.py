@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from treetrain.training.baseline import Floats
-from treetrain.training.both_ways import StepResult
-from treetrain.training.comparison import Comparison, Judge
+from treetrain.verification.baseline import Floats
+from treetrain.verification.both_ways import StepResult
+from treetrain.verification.comparison import Comparison, Judge
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from treetrain.data.sample import Sample
+from treetrain.losses.policy import policy_loss
+from treetrain.losses.window import measure_window
 from treetrain.packing.batch import pack
-from treetrain.training.policy import policy_loss
-from treetrain.training.window import measure_window
 
 # One sequence twice with two advantages, a strict prefix, per-token advantages, a mask, an empty
 # sequence and one that trains nothing and has no advantage.

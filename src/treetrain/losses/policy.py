@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from treetrain.losses.logprobs import edge_logprobs
+from treetrain.losses.policy_inputs import read_advantages, read_edges
+from treetrain.losses.reductions import Reduction, sequence_factors
+from treetrain.losses.sft import linear_loss, target_coefficients
+from treetrain.losses.window import LossWindow
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats
-from treetrain.training.logprobs import edge_logprobs
-from treetrain.training.losses import linear_loss, target_coefficients
-from treetrain.training.policy_inputs import read_advantages, read_edges
-from treetrain.training.reductions import Reduction, sequence_factors
-from treetrain.training.window import LossWindow
 
 Objective = Literal["plain", "ppo", "grpo"]
 

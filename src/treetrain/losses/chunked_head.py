@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from treetrain.packing.targets import Targets, TargetTensors
-from treetrain.training.head_chunks import (
+from treetrain.losses.head_chunks import (
     Chunk,
     ChunkWork,
     HeadLike,
@@ -27,7 +26,8 @@ from treetrain.training.head_chunks import (
     sum_rows,
     trainable,
 )
-from treetrain.training.head_gradients import HeadGradients, autocast_region
+from treetrain.losses.head_gradients import HeadGradients, autocast_region
+from treetrain.packing.targets import Targets, TargetTensors
 
 
 def head_logprobs(

@@ -9,10 +9,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from treetrain.losses.chunked_head import head_logprobs
 from treetrain.models.prepare import find_prepared
 from treetrain.packing.batch import Batch
 from treetrain.packing.recover import recover_edges, split_edges
-from treetrain.training.chunked_head import head_logprobs
 
 Which = Literal["all", "trained"]
 

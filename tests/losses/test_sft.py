@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from treetrain.data.sample import Sample
+from treetrain.losses.sft import sft_loss
+from treetrain.losses.window import measure_window
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
 from treetrain.packing.budget import pack_batches
 from treetrain.testing.models import make_tiny_model
-from treetrain.training.losses import sft_loss
-from treetrain.training.window import measure_window
 
 REDUCTIONS = ["path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum", 3.5]
 EACH_REDUCTION = pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -12,8 +12,8 @@ from treetrain.errors import EquivalenceError
 from treetrain.models.prepare import find_prepared, prepare
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
-from treetrain.training.both_ways import StepWork
-from treetrain.training.verify import verify
+from treetrain.verification.both_ways import StepWork
+from treetrain.verification.verify import verify
 
 UNEVEN = tree_family()["uneven"]
 MODELS = ("llama", "qwen3", "gpt2", "gpt_oss", "gemma2")

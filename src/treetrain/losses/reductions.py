@@ -21,9 +21,9 @@ from typing import Literal
 
 import numpy as np
 
+from treetrain.losses.window import LossWindow, WeightSum, measure_window, sequence_weight_sums
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats
-from treetrain.training.window import LossWindow, WeightSum, measure_window, sequence_weight_sums
 from treetrain.tree.prefix_tree import Ints
 
 Reduction = Literal["path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum"] | float
@@ -48,7 +48,7 @@ def sequence_factors(batch: Batch, reduction: Reduction, window: LossWindow | No
     if isinstance(reduction, bool) or not isinstance(reduction, str | int | float):
         raise TypeError(
             f"reduction must be a name or a number, got {type(reduction).__name__}; see "
-            f"treetrain.training.reductions"
+            f"treetrain.losses.reductions"
         )
     if window is None:
         window = measure_window([batch])

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from treetrain.training.comparison import Comparison
-from treetrain.training.leaks import LeakCheck
+from treetrain.verification.comparison import Comparison
+from treetrain.verification.leaks import LeakCheck
 
 
 @dataclass(frozen=True)

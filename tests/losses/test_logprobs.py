@@ -6,10 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from treetrain.data.sample import Sample
+from treetrain.losses.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
 from treetrain.testing.models import make_tiny_model
-from treetrain.training.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
 
 SEQUENCES = [[1, 2, 3, 4, 5], [], [1, 2, 3, 6, 7], [9], [1, 2, 3, 6, 7, 8, 9], [1, 2, 3, 6, 7]]
 

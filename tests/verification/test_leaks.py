@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treetrain.data.sample import Sample
-from treetrain.training.leaks import alter, check_changes, find_changes
+from treetrain.verification.leaks import alter, check_changes, find_changes
 
 PAIRS = [[1, 2, 10, 11, 20], [1, 2, 10, 11, 21], [1, 2, 12, 13, 22], [1, 2, 12, 13, 23], [7, 8]]
 

@@ -13,8 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from treetrain.losses.head_gradients import autocast_dtype
 from treetrain.packing.targets import Targets, TargetTensors
-from treetrain.training.head_gradients import autocast_dtype
 
 CPU_CHUNK_BYTES = 64 * 2**20
 DEVICE_CHUNK_BYTES = 512 * 2**20  # a GPU needs taller chunks to be busy

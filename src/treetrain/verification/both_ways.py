@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from treetrain.data.sample import Sample
+from treetrain.losses.logprobs import sequence_logprobs
+from treetrain.losses.reductions import Reduction
+from treetrain.losses.sft import sft_loss
+from treetrain.losses.window import measure_window
 from treetrain.models.prepare import PreparedModel
 from treetrain.packing.batch import Batch, pack
 from treetrain.packing.budget import pack_batches
 from treetrain.packing.recover import recover_sequences
-from treetrain.training.baseline import Outcome, compute_separately, loss_coefficients
-from treetrain.training.logprobs import sequence_logprobs
-from treetrain.training.losses import sft_loss
-from treetrain.training.reductions import Reduction
-from treetrain.training.restore import take_gradients
-from treetrain.training.window import measure_window
+from treetrain.verification.baseline import Outcome, compute_separately, loss_coefficients
+from treetrain.verification.restore import take_gradients
 
 Progress = Callable[[str, int, int], None]
 

@@ -7,8 +7,8 @@ from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from treetrain.data.sample import Sample
+from treetrain.losses.chunked_head import fused_head, head_logprobs
 from treetrain.packing.batch import pack
-from treetrain.training.chunked_head import fused_head, head_logprobs
 
 C, V = 5, 11
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from treetrain.data.sample import Sample
+from treetrain.losses.window import LossWindow, WeightSum, measure_window
 from treetrain.packing.batch import pack
-from treetrain.training.window import LossWindow, WeightSum, measure_window
 
 ROWS = [
     Sample([1, 2, 3], [5, 0.5, 2], trajectory="x"),

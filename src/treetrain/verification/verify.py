@@ -12,17 +12,17 @@ from torch import nn
 
 from treetrain.data.sample import Sample
 from treetrain.errors import EquivalenceError, UnsupportedModelError
+from treetrain.losses.reductions import Reduction
 from treetrain.models.prepare import PreparedModel, find_prepared, prepare
 from treetrain.packing.batch import as_samples
-from treetrain.training.baseline import Outcome, loss_coefficients
-from treetrain.training.both_ways import Progress, StepResult, StepWork
-from treetrain.training.comparison import TOLERANCES, Comparison, Judge
-from treetrain.training.equivalence import Report, WorstToken
-from treetrain.training.judgement import StepPair, compare_gradients, compare_logprobs
-from treetrain.training.leaks import LeakCheck, check_changes, find_changes
-from treetrain.training.reductions import Reduction
-from treetrain.training.restore import unchanged
-from treetrain.training.widened import Widened
+from treetrain.verification.baseline import Outcome, loss_coefficients
+from treetrain.verification.both_ways import Progress, StepResult, StepWork
+from treetrain.verification.comparison import TOLERANCES, Comparison, Judge
+from treetrain.verification.equivalence import Report, WorstToken
+from treetrain.verification.judgement import StepPair, compare_gradients, compare_logprobs
+from treetrain.verification.leaks import LeakCheck, check_changes, find_changes
+from treetrain.verification.restore import unchanged
+from treetrain.verification.widened import Widened
 
 
 def verify(

@@ -89,7 +89,7 @@ def loss_coefficients(samples: Sequence[Sample], reduction: str | float) -> list
 
     Args:
         samples: all sequences of the step.
-        reduction: as in `treetrain.training.reductions`.
+        reduction: as in `treetrain.losses.reductions`.
 
     Returns:
         One array per sequence, [max(L - 1, 0)] float64, for the tokens after the first.

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treetrain.losses.head_chunks import cut_chunks, plan_chunks
 from treetrain.packing.batch import pack
-from treetrain.training.head_chunks import cut_chunks, plan_chunks
 
 
 class ZeroHead:
