@@ -243,3 +243,24 @@ def test_missing_advantage_names_its_sample(toy):
     batch = pack([Sample([1, 2], advantage=1.0), Sample([1, 3], source="data.jsonl:2")])
     with pytest.raises(ValueError, match=r"got none for samples\[1\] \(data\.jsonl:2\)"):
         policy_loss(toy, batch, "sum", objective="plain")
+
+
+def test_inputs_that_are_no_rows_are_refused(toy):
+    batch = pack([[1, 2, 3], [1, 2, 4]])
+    ratio = {"clip_low": 0.1, "clip_high": 0.2}
+    with pytest.raises(ValueError, match="old_logprobs must be 'current'"):
+        policy_loss(
+            toy, batch, "sum", objective="ppo", advantages=[1, 2], old_logprobs="curent", **ratio
+        )
+    with pytest.raises(ValueError, match="advantages must be one row per sequence, got a dict"):
+        policy_loss(toy, batch, "sum", objective="plain", advantages={0: 1.0, 1: 2.0})
+    with pytest.raises(ValueError, match="kl_coefficient must be finite, got nan"):
+        policy_loss(
+            toy,
+            batch,
+            "sum",
+            objective="plain",
+            advantages=[1, 2],
+            reference_logprobs=[[0, 0], [0, 0]],
+            kl_coefficient=float("nan"),
+        )

@@ -197,3 +197,17 @@ def test_prepared_model_has_the_gradients_of_the_untouched_one(family, gradients
     largest = max(gradient.abs().max() for gradient in theirs)
     for one, other in zip(ours, theirs, strict=True):
         assert (one - other).abs().max() <= 1e-5 * largest
+
+
+def test_a_scaled_loss_in_float16_keeps_its_gradients():
+    """The scale arrives after the forward pass; gradients made before it would have vanished."""
+    model = make_tiny_model("llama")
+    prepared = prepare(model)
+    batch = pack([[5, 6, 7, 8, 9], [5, 6, 7, 10, 11, 12]])
+    sft_loss(model, batch, 1.0).backward()
+    expected = model.model.norm.weight.grad.clone()
+    model.zero_grad()
+    prepared.model.half()
+    (sft_loss(model, batch, 1e7) * 2.0**20).backward()
+    ours = model.model.norm.weight.grad.float() * (1e7 / 2.0**20)
+    assert float((ours - expected).abs().max()) <= 0.02 * float(expected.abs().max())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.models.baseline import logits_on_tree
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepare import find_prepared, prepare
@@ -173,9 +173,13 @@ def test_active_dropout_is_refused_and_eval_accepted() -> None:
 def test_attention_dropout_in_training_is_refused() -> None:
     model = make_tiny_model("llama", attention_dropout=0.2)
     prepared = prepare(model)
-    model.train()
+    packed = pack_tree(build_prefix_tree(worked_example()))
+    model.model.layers[1].self_attn.train()
     with pytest.raises(UnsupportedModelError, match=r"0.2 of its attention weights"):
-        prepared.hidden_states(pack_tree(build_prefix_tree(worked_example())))
+        prepared.hidden_states(packed)
+    model.train()
+    with pytest.raises(UnsupportedModelError, match=r"draws at random.*model.eval\(\)"):
+        prepared.hidden_states(packed)
 
 
 def test_unsupported_implementations_name_the_way_out() -> None:
@@ -207,13 +211,119 @@ def test_positions_counted_in_packed_order_are_caught() -> None:
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_rotary_embeddings_that_depend_on_length_are_refused_beyond_it() -> None:
+def test_rotary_embeddings_that_depend_on_length_are_refused_from_it_on() -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    rope["original_max_position_embeddings"] = 64
     model = make_tiny_model("llama", rope_parameters=rope, max_position_embeddings=16)
     prepared = prepare(model)
-    prepared.hidden_states(pack_tree(build_prefix_tree([list(range(3, 19))])))
-    with pytest.raises(UnsupportedModelError, match=r"longer than 16 tokens"):
-        prepared.hidden_states(pack_tree(build_prefix_tree([list(range(3, 20))])))
+    prepared.hidden_states(pack_tree(build_prefix_tree([list(range(3, 18))])))
+    with pytest.raises(UnsupportedModelError, match="16 tokens"):
+        prepared.hidden_states(pack_tree(build_prefix_tree([list(range(3, 19))])))
+
+
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [
+        ("gemma2", {"final_logit_softcapping": 30.0}),
+        ("granite", {"logits_scaling": 8.0}),
+        ("cohere", {"logit_scale": 0.0625}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scale_and_cap_of_logits_are_found_where_logits_are_small(
+    family: str, setting: dict[str, float], dtype: torch.dtype
+) -> None:
+    config = make_tiny_model("llama").config.to_dict()
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    sizes += ("num_attention_heads", "num_key_value_heads", "head_dim")
+    values = {name: config[name] for name in sizes} | setting
+    values |= {"pad_token_id": 0, "attention_dropout": 0.0}
+    implementation = "eager" if family == "gemma2" else "sdpa"
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(family, **values), attn_implementation=implementation
+    ).to(dtype)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(1e-3)
+    head = prepare(model).head
+    assert head.softcap == setting.get("final_logit_softcapping")
+    assert head.scale == setting.get("logit_scale", 1.0) / setting.get("logits_scaling", 1.0)
+
+
+def test_a_replaced_head_and_a_changed_config_are_noticed() -> None:
+    packed = pack_tree(build_prefix_tree(worked_example()))
+    prepared = prepare(make_tiny_model("llama"))
+    prepared.model.resize_token_embeddings(70)
+    with pytest.raises(ValueError, match="output layer was replaced"):
+        prepared.hidden_states(packed)
+    prepared = prepare(make_tiny_model("mistral"))
+    prepared.model.config.sliding_window = 16
+    with pytest.raises(ValueError, match=r"config\.sliding_window was changed"):
+        prepared.hidden_states(packed)
+
+
+def test_dropout_that_is_added_later_is_refused() -> None:
+    prepared = prepare(make_tiny_model("llama"))
+    prepared.model.model.layers[0].mlp.drop = nn.Dropout(0.1)
+    prepared.model.train()
+    with pytest.raises(UnsupportedModelError, match=r"would drop 0\.1"):
+        prepared.hidden_states(pack_tree(build_prefix_tree(worked_example())))
+
+
+def test_randomness_outside_dropout_modules_is_refused_in_training() -> None:
+    config = AutoConfig.for_model(
+        "opt",
+        vocab_size=64,
+        hidden_size=32,
+        word_embed_proj_dim=32,
+        ffn_dim=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        dropout=0.1,
+        attention_dropout=0.0,
+    )
+    packed = pack_tree(build_prefix_tree(worked_example()))
+    prepared = prepare(AutoModelForCausalLM.from_config(config).eval())
+    prepared.hidden_states(packed)
+    prepared.model.train()
+    state = torch.get_rng_state()
+    with pytest.raises(UnsupportedModelError, match="draws at random"):
+        prepared.hidden_states(packed)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_convolutions_are_refused_in_every_dtype() -> None:
+    model = make_tiny_model("llama", dtype=torch.bfloat16)
+    model.model.layers[1].mlp.mixer = nn.Conv1d(32, 32, 4, groups=32)
+    with pytest.raises(UnsupportedModelError, match="convolves 4 neighbouring tokens"):
+        prepare(model)
+
+
+def test_a_config_shared_with_a_prepared_model_is_named() -> None:
+    model = make_tiny_model("llama")
+    twin = type(model)(model.config)
+    prepare(model)
+    with pytest.raises(UnsupportedModelError, match="shares its config"):
+        prepare(twin)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3_text", "gpt_oss", "deepseek_v3"])
+def test_autocast_computes_what_it_computes_alone(family: str) -> None:
+    model = make_tiny_model(family)
+    tokens = torch.tensor([worked_example()[0]])
+    prepared = prepare(model)
+    packed = pack_tree(build_prefix_tree([worked_example()[0]]))
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        alone = model(input_ids=tokens, use_cache=False).logits[0].float()
+        ours = prepared.head(prepared.hidden_states(packed))
+    assert float((ours - alone).abs().max()) <= 0.05 * float(alone.abs().max())
+
+
+def test_what_was_packed_in_inference_mode_can_be_trained() -> None:
+    prepared = prepare(make_tiny_model("llama"))
+    with torch.inference_mode():
+        packed = pack_tree(build_prefix_tree(worked_example()))
+        prepared.hidden_states(packed)
+    prepared.hidden_states(packed).sum().backward()
 
 
 def test_router_auxiliary_loss_is_refused_by_name() -> None:
@@ -223,8 +333,6 @@ def test_router_auxiliary_loss_is_refused_by_name() -> None:
 
 
 def test_recurrent_models_are_refused() -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     config = AutoConfig.for_model(
         "mamba", vocab_size=64, hidden_size=16, num_hidden_layers=2, state_size=4
     )
@@ -233,8 +341,6 @@ def test_recurrent_models_are_refused() -> None:
 
 
 def test_a_layer_between_decoder_and_head_is_refused() -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     config = AutoConfig.for_model(
         "electra",
         vocab_size=64,

@@ -74,6 +74,7 @@ class _Rectangles:
     def from_calls(cls, calls: list[Call]) -> _Rectangles:
         return cls(calls, {})
 
+    @torch.inference_mode(False)
     def mask(self, call: Call, like: Tensor) -> Tensor | None:
         if call.visible is None:
             return None

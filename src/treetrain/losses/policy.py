@@ -10,6 +10,7 @@ of the KL divergence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -106,6 +107,18 @@ def policy_loss(
     """
     if objective not in ("plain", "ppo", "grpo"):
         raise ValueError(f"objective must be 'plain', 'ppo' or 'grpo', got {objective!r}")
+    if isinstance(old_logprobs, str) and old_logprobs != "current":
+        raise ValueError(
+            f"old_logprobs must be 'current' or one row per sequence, got {old_logprobs!r}"
+        )
+    for name, number in (
+        ("kl_coefficient", kl_coefficient),
+        ("entropy_coefficient", entropy_coefficient),
+        ("clip_low", clip_low),
+        ("clip_high", clip_high),
+    ):
+        if number is not None and not math.isfinite(number):
+            raise ValueError(f"{name} must be finite, got {number}")
     _check_inputs(
         objective,
         ratio_inputs={"old_logprobs": old_logprobs, "clip_low": clip_low, "clip_high": clip_high},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,9 +62,11 @@ def read_edges(
         One value per trained edge, [n] float64.
 
     Raises:
-        ValueError: there is not one row per sequence or one value per edge, or a value of a
-            trained edge is not finite; names the first.
+        ValueError: rows are no sequence, there is not one row per sequence or one value per edge,
+            or a value of a trained edge is not finite; names the first.
     """
+    if isinstance(rows, str | Mapping):
+        raise ValueError(f"{name} must be one row per sequence, got a {type(rows).__name__}")
     if len(rows) != batch.num_sequences:
         raise ValueError(
             f"{name} must have one entry per sequence of the batch, {batch.num_sequences}, got "

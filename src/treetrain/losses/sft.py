@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from treetrain.losses.chunked_head import fused_head
+from treetrain.losses.chunked_head import fused_head, head_logprobs
 from treetrain.losses.reductions import Reduction, sequence_factors
 from treetrain.losses.window import LossWindow
 from treetrain.models.prepare import find_prepared
@@ -95,12 +95,24 @@ def linear_loss(
     prepared = find_prepared(model)
     hidden = prepared.hidden_states(batch.packed)
     wide = torch.promote_types(hidden.dtype, torch.float32)
+    factors = torch.tensor(coefficients, dtype=wide, device=hidden.device)
+    if hidden.dtype == torch.float16:
+        # Gradients made in the forward pass would be made before the loss is scaled, and vanish.
+        logprobs, _ = head_logprobs(
+            hidden,
+            prepared.head,
+            batch.targets,
+            tensors=batch.target_tensors,
+            temperature=temperature,
+            chunk_tokens=chunk_tokens,
+        )
+        return (logprobs * factors).sum(), logprobs.detach()
     return fused_head(
         hidden,
         prepared.head,
         batch.targets,
         tensors=batch.target_tensors,
-        coefficients=torch.tensor(coefficients, dtype=wide, device=hidden.device),
+        coefficients=factors,
         temperature=temperature,
         chunk_tokens=chunk_tokens,
     )

@@ -37,6 +37,11 @@ def check_model(model: nn.Module) -> None:
             f"{name} is an encoder-decoder; only causal decoders have paths"
         )
     implementation = config._attn_implementation
+    if implementation in REGISTERED_NAMES.values():
+        raise UnsupportedModelError(
+            f"{name} shares its config with a model that is prepared; give it one of its own: "
+            "model.config = copy.deepcopy(model.config) when it is made, or undo the other first"
+        )
     if implementation not in REGISTERED_NAMES:
         raise UnsupportedModelError(
             f"{name} attends through {implementation!r}; call "
@@ -78,6 +83,23 @@ def check_layers(model: PreTrainedModel, attention_modules: int) -> None:
             "through transformers' AttentionInterface; layers of another kind (recurrent, "
             "convolution) would run from one branch into the next"
         )
+
+
+def check_convolutions(decoder: nn.Module) -> None:
+    """Refuse a model in which tokens are mixed with their packed neighbours.
+
+    Args:
+        decoder: the part that returns hidden states.
+
+    Raises:
+        UnsupportedModelError: if it holds a convolution over more than one token.
+    """
+    for name, module in decoder.named_modules():
+        if isinstance(module, nn.Conv1d) and module.kernel_size[0] > 1:
+            raise UnsupportedModelError(
+                f"{name} convolves {module.kernel_size[0]} neighbouring tokens, which would mix "
+                "one branch into the next; train this model on separate sequences"
+            )
 
 
 def find_dropouts(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -132,14 +154,18 @@ def check_depth(model: PreTrainedModel, depth: int) -> None:
         kind = parameters.get("rope_type")
         if kind not in _LENGTH_DEPENDENT_ROPE:
             continue
-        limit = (
-            parameters.get("original_max_position_embeddings")
-            or getattr(config, "original_max_position_embeddings", None)
-            or config.max_position_embeddings
-        )
-        if depth > limit:
+        # transformers takes the first for "dynamic", and the other for "longrope".
+        limit = config.max_position_embeddings
+        if kind == "longrope":
+            limit = (
+                parameters.get("original_max_position_embeddings")
+                or getattr(config, "original_max_position_embeddings", None)
+                or limit
+            )
+        # At the limit itself frequencies of an earlier, longer call would stay.
+        if depth >= limit:
             raise UnsupportedModelError(
                 f"{type(model).__name__} has {kind!r} rotary embeddings, whose frequencies change "
-                f"for sequences longer than {limit} tokens; a tree that is {depth} tokens deep "
+                f"for sequences of {limit} tokens and more; a tree that is {depth} tokens deep "
                 "would mix both kinds: keep its sequences within that length"
             )

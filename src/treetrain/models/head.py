@@ -57,7 +57,8 @@ def find_head(model: PreTrainedModel, hidden: Tensor, logits: Tensor) -> Head:
 
     Args:
         model: the model.
-        hidden: hidden states of a few tokens as the head receives them, [n, C].
+        hidden: hidden states of a few tokens as the head receives them, [n, C]; large ones, so that
+            a cap shows.
         logits: the model's own logits of these tokens, [n, V].
 
     Returns:
@@ -81,12 +82,14 @@ def find_head(model: PreTrainedModel, hidden: Tensor, logits: Tensor) -> Head:
             "sequences"
         )
     config = model.config.get_text_config()
-    scales = [1.0]
+    # What the config names comes first: where logits are all near 0, everything reproduces them.
+    scales = []
     if (factor := getattr(config, "logit_scale", None)) is not None:
         scales.append(float(factor))
     if divisor := getattr(config, "logits_scaling", None):
         scales.append(1.0 / divisor)
-    caps = [None, getattr(config, "final_logit_softcapping", None)]
+    scales.append(1.0)
+    caps = [getattr(config, "final_logit_softcapping", None), None]
     expected = logits.to(torch.promote_types(logits.dtype, torch.float32))
     tolerance = 8 * torch.finfo(logits.dtype).eps * max(float(expected.abs().max()), 1e-6)
     closest = float("inf")

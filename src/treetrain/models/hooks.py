@@ -213,6 +213,10 @@ def _attend_tree(
             "this model on separate sequences"
         )
     layer = call.layers[module]
+    if torch.is_autocast_enabled(query.device.type):
+        # As autocast casts what transformers' own attention gets.
+        dtype = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     output = tree_attention(
         query,
         key,

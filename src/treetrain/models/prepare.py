@@ -7,6 +7,7 @@ replaced.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,6 +17,7 @@ from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.guards import (
+    check_convolutions,
     check_depth,
     check_dropouts,
     check_layers,
@@ -65,7 +67,8 @@ class PreparedModel:
         self.decoder = decoder
         self.head = head
         self.layers = layers
-        self._dropouts = find_dropouts(model)
+        self._settings = _read_settings(model)
+        self._random_in_training: bool | None = None
         self._originals: list[tuple[object, str | None]] | None = None
 
     def __repr__(self) -> str:
@@ -98,6 +101,25 @@ class PreparedModel:
         self._originals = None
         delattr(self.model, _ATTRIBUTE)
 
+    def _check_unchanged(self) -> None:
+        if self.model.get_output_embeddings() is not self.head.layer:
+            raise ValueError("the model's output layer was replaced; call prepare(model) again")
+        if (settings := _read_settings(self.model)) != self._settings:
+            changed = [name for name in settings if settings[name] != self._settings[name]]
+            raise ValueError(f"config.{changed[0]} was changed; call prepare(model) again")
+
+    def _check_not_random(self) -> None:
+        check_dropouts(find_dropouts(self.model))
+        if self._random_in_training is None:
+            tokens = torch.tensor(_check_sequences(self.model)[:1], device=self.model.device)
+            self._random_in_training = _draws_at_random(self.decoder, tokens)
+        if self._random_in_training:
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} draws at random in training (a dropout rate or a "
+                "noise in its config); a shared token cannot be drawn differently for each "
+                "sequence: set the rate to 0 and call prepare(model) again, or call model.eval()"
+            )
+
     @contextmanager
     def undone(self) -> Iterator[None]:
         """Give the model back as it was for a while, for a baseline.
@@ -123,16 +145,18 @@ class PreparedModel:
             Hidden states, [T, C], dtype of the model.
 
         Raises:
-            ValueError: if the model was undone, or if tree and model are on different devices.
-            UnsupportedModelError: if a layer did not see the tree, if something would be dropped at
-                random, or if a position embedding cannot serve the tree's depth.
+            ValueError: if the model was undone, or was changed after it was prepared.
+            UnsupportedModelError: if a layer did not see the tree, if the model draws at random in
+                training, or if a position embedding cannot serve the tree's depth.
         """  # noqa: DOC503 (the checks raise UnsupportedModelError)
         if not self.active:
             raise ValueError("the model was given back by undo(); call prepare(model) again")
         embedding = self.model.get_input_embeddings()
         if packed.num_tokens == 0:
             return embedding(packed.tokens)[0]
-        check_dropouts(self._dropouts)
+        self._check_unchanged()
+        if self.decoder.training:
+            self._check_not_random()
         check_depth(self.model, int(packed.tree.depth_positions.max()) + 1)
         call = TreeCall(packed, self.layers)
         output = self.decoder(
@@ -195,12 +219,9 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
             model, decoder, tokens, implementation=implementation, backend=backend
         )
         check_layers(model, len(layers))
-        with torch.no_grad():
-            hidden = decoder(input_ids=tokens, use_cache=False)[0][0]
-            logits = model(input_ids=tokens, use_cache=False).logits[0]
-        prepared = PreparedModel(
-            model, decoder, head=find_head(model, hidden, logits), layers=layers
-        )
+        check_convolutions(decoder)
+        head = find_head(model, *_large_logits(model, decoder, tokens))
+        prepared = PreparedModel(model, decoder, head=head, layers=layers)
         _check_on_tree(prepared, sequences)
     prepared.activate()
     return prepared
@@ -227,6 +248,14 @@ def find_prepared(model: nn.Module) -> PreparedModel:
     return prepared
 
 
+def _read_settings(model: PreTrainedModel) -> dict[str, object]:
+    """Config values that `prepare` has acted on."""
+    config = model.config.get_text_config()
+    names = ("sliding_window", "attention_chunk_size", "layer_types", "final_logit_softcapping")
+    names += ("logit_scale", "logits_scaling")
+    return {name: copy.copy(getattr(config, name, None)) for name in names}
+
+
 @contextmanager
 def _calm(model: nn.Module) -> Iterator[None]:
     """Put a model in eval mode for a while, each module then as it was."""
@@ -237,6 +266,40 @@ def _calm(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _large_logits(
+    model: PreTrainedModel, decoder: nn.Module, tokens: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Hidden states made large on their way into the output layer, and the model's own logits."""
+    factor = 1
+
+    def enlarge(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        nonlocal factor
+        factor = 64
+        return (inputs[0] * factor, *inputs[1:])
+
+    layer = model.get_output_embeddings()
+    hook = None if layer is None else layer.register_forward_pre_hook(enlarge)
+    try:
+        with torch.no_grad():
+            logits = model(input_ids=tokens, use_cache=False).logits[0]
+    finally:
+        if hook is not None:
+            hook.remove()
+    with torch.no_grad():
+        hidden = decoder(input_ids=tokens, use_cache=False)[0][0]
+    return hidden * factor, logits
+
+
+def _draws_at_random(decoder: nn.Module, tokens: Tensor) -> bool:
+    """Whether two plain training calls on the same tokens differ, dropout modules left out."""
+    results: list[Tensor] = []
+    with torch.random.fork_rng(), torch.no_grad():
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            results.append(decoder(input_ids=tokens, use_cache=False)[0])
+    return not torch.equal(*results)
 
 
 def _check_sequences(model: PreTrainedModel) -> list[list[int]]:

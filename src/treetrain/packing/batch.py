@@ -89,7 +89,8 @@ class Batch:
     @cached_property
     def flat_places(self) -> Tensor:
         """Packed index of each token of each sequence, [sum of L] int64, on the batch's device."""
-        return torch.tensor(self.tree.all_positions()[0], device=self.device)
+        with torch.inference_mode(False):
+            return torch.tensor(self.tree.all_positions()[0], device=self.device)
 
     def __repr__(self) -> str:
         return (

@@ -70,6 +70,7 @@ class PackedTree:
         )
 
 
+@torch.inference_mode(False)
 def pack_tree(tree: PrefixTree, device: torch.device | str | None = None) -> PackedTree:
     """Make the packed row of a tree.
 

@@ -98,6 +98,7 @@ class Targets:
             )
         return _sum_onto(self.edge_targets, values, len(self))
 
+    @torch.inference_mode(False)
     def tensors(self, device: torch.device | str) -> TargetTensors:
         """Copy what the head and the recovery need to a device.
 
