@@ -12,6 +12,7 @@ INTRODUCTION = """# Benchmarks
 Written by `make bench-tables` from what `make bench` measured. Contestants take turns in one
 process; a ratio is the median of the ratios within each round, low and high its quartiles. Timings
 of one contestant vary more between processes than within one, so compare ratios, not seconds.
+A benchmark of which some cases are missing was run with `--only`.
 """
 
 TITLES = {
