@@ -97,13 +97,14 @@ def test_an_earlier_run_is_refused_before_anything_is_loaded(config, tmp_path, c
 def test_the_example_is_a_valid_configuration():
     config = load_config(EXAMPLE)
     assert config.data.expand == "per_step"
-    assert config.data.files[0].endswith("trajectories.jsonl")
+    assert config.data.files[0] == "runs/demo/greenhouse.jsonl"
 
 
 def test_the_example_trains_on_recorded_trajectories(shared_data, tmp_path, capsys):
     file = shared_data / "taubench-airline" / "trajectories.jsonl"
     changes = [
         f"data.files={file}",
+        "data.select={group: task12}",
         "data.limit_tokens=24000",
         f"output={tmp_path / 'out'}",
         "steps=3",

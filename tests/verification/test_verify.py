@@ -320,3 +320,11 @@ def test_a_model_that_gives_no_numbers_is_not_equal_and_still_reports():
     assert handle.active
     assert not report.equal
     json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_checks_without_a_place_are_not_called_ok():
+    report = verify(make_model("llama"), [[1, 2, 3, 4, 5]])
+    text = str(report)
+    assert "sibling         not tested" in text
+    assert "nothing is shared" in text
+    assert "nothing is shared" not in str(verify(make_model("llama"), [[1, 2, 3], [1, 2, 4]]))

@@ -170,9 +170,13 @@ class Report:
                 f"{comparison.max_abs_error:.2g} of {comparison.largest:.3g}){mark}"
             )
         for check in self.leak_checks:
+            if not check.places:
+                yield f"{check.rule:<15} not tested: these sequences hold no place for it"
+                continue
             state = "ok" if check.passes else f"LEAK   {check}"
-            moved = f"{check.moved:.2g}" if check.places else "-"
-            yield f"{check.rule:<15} moved {moved}, {check.places} places, {state}"
+            yield f"{check.rule:<15} moved {check.moved:.2g}, {check.places} places, {state}"
+        if self.flat_tokens == self.tree_tokens:
+            yield "nothing is shared by these sequences: this says little of trees, choose others"
         yield from self.worst_lines()
 
     def worst_lines(self) -> Iterator[str]:
