@@ -261,6 +261,12 @@ def test_a_replaced_head_and_a_changed_config_are_noticed() -> None:
         prepared.hidden_states(packed)
 
 
+def test_an_id_beyond_the_vocabulary_is_named() -> None:
+    prepared = prepare(make_tiny_model("llama"))
+    with pytest.raises(ValueError, match="below the model's vocabulary of 64, got 64"):
+        prepared.hidden_states(pack_tree(build_prefix_tree([[1, 2, 64]])))
+
+
 def test_dropout_that_is_added_later_is_refused() -> None:
     prepared = prepare(make_tiny_model("llama"))
     prepared.model.model.layers[0].mlp.drop = nn.Dropout(0.1)

@@ -145,7 +145,8 @@ class PreparedModel:
             Hidden states, [T, C], dtype of the model.
 
         Raises:
-            ValueError: if the model was undone, or was changed after it was prepared.
+            ValueError: if the model was undone, was changed after it was prepared, or has no such
+                token id.
             UnsupportedModelError: if a layer did not see the tree, if the model draws at random in
                 training, or if a position embedding cannot serve the tree's depth.
         """  # noqa: DOC503 (the checks raise UnsupportedModelError)
@@ -155,6 +156,12 @@ class PreparedModel:
         if packed.num_tokens == 0:
             return embedding(packed.tokens)[0]
         self._check_unchanged()
+        vocabulary = self.model.config.get_text_config().vocab_size
+        if (largest := int(packed.tree.tokens.max())) >= vocabulary:
+            raise ValueError(
+                f"token ids must be below the model's vocabulary of {vocabulary}, got {largest}; "
+                "is it the model's own tokenizer?"
+            )
         if self.decoder.training:
             self._check_not_random()
         check_depth(self.model, int(packed.tree.depth_positions.max()) + 1)
