@@ -34,7 +34,7 @@ def check_model(model: nn.Module) -> None:
     config = model.config.get_text_config()
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
-            f"{name} is an encoder-decoder; only causal decoders have paths"
+            f"{name} is an encoder-decoder and has no paths; train it on separate sequences"
         )
     implementation = config._attn_implementation
     if implementation in REGISTERED_NAMES.values():
@@ -81,7 +81,7 @@ def check_layers(model: PreTrainedModel, attention_modules: int) -> None:
         raise UnsupportedModelError(
             f"only {attention_modules} of the {layers} layers of {type(model).__name__} attend "
             "through transformers' AttentionInterface; layers of another kind (recurrent, "
-            "convolution) would run from one branch into the next"
+            "convolution) would run from one branch into the next; train it on separate sequences"
         )
 
 

@@ -90,7 +90,7 @@ class TreeCall:
             raise UnsupportedModelError(
                 f"{len(missed)} of {len(self.layers)} attention layers did not receive the tree "
                 f"(first: {missed[0]}); this model drops keywords between its layers and its "
-                "attention, and cannot be trained on trees"
+                "attention; train it on separate sequences"
             )
 
 
@@ -197,7 +197,7 @@ def _attend_tree(
     if attention_mask is not None and attention_mask.shape != (1, 1, 1, 1):
         raise UnsupportedModelError(
             f"{name} got a mask of shape {list(attention_mask.shape)} in a tree call; the model "
-            "builds a mask of its own that would cut branches off their prefix"
+            "builds a mask of its own, which would cut branches off; train it on separate sequences"
         )
     if dropout:
         raise UnsupportedModelError(

@@ -351,5 +351,6 @@ def _check_on_tree(prepared: PreparedModel, sequences: list[list[int]]) -> None:
         raise UnsupportedModelError(
             f"{type(model).__name__} gives other logits on a tree than on each sequence alone (off "
             f"by {error:.2g}, allowed {allowed:.2g}); something in it depends on packed order, for "
-            "example positions it counts itself or a layer that mixes neighbouring tokens"
+            "example positions it counts itself or a layer that mixes neighbouring tokens; train "
+            "it on separate sequences"
         )
