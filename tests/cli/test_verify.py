@@ -71,7 +71,7 @@ def test_limits_take_whole_sequences_and_say_what_was_cut(file, capsys):
     code, report, err = run_json(capsys, file, "--model", "tiny:llama", "--limit-tokens", "16")
     assert code == 0
     assert (report["sequences"], report["flat_tokens"]) == (2, 15)
-    note = "limit of 16 flat tokens: 2 of 3 sequences, 15 of 24 flat tokens"
+    note = "2 of 3 sequences, 15 of 24 flat tokens, 1 of 2 groups"
     assert note in report["notes"][0]
     assert note in err
     _, report, _ = run_json(capsys, file, "--model", "tiny:llama", "--group", "b")

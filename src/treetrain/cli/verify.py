@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit-tokens",
         metavar="N",
         type=int,
-        help="whole sequences from the front, up to N flat tokens",
+        help="whole sequences up to N flat tokens, first those that share a prefix and branch",
     )
     parser.add_argument(
         "--max-tokens",
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         Exit code: 0 equal, 1 not equal.
     """
-    from treetrain.cli.limits import limit_tokens, select_groups
+    from treetrain.cli.limits import limit_to_shared, select_groups
     from treetrain.cli.models import load_model, move_model
     from treetrain.cli.tokenizers import load_tokenizer
     from treetrain.verification.verify import verify
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     notes = reading.notes()
     samples, note = select_groups(samples, args.group)
     notes += note
-    samples, note = limit_tokens(samples, args.limit_tokens)
+    samples, note = limit_to_shared(samples, args.limit_tokens)
     notes += note
     for line in notes:
         print(f"note: {line}", file=sys.stderr)
