@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -359,3 +360,33 @@ def test_a_layer_between_decoder_and_head_is_refused() -> None:
     )
     with pytest.raises(UnsupportedModelError, match="of size 32 and its output layer"):
         prepare(AutoModelForCausalLM.from_config(config))
+
+
+def test_threads_may_prepare_models_at_once() -> None:
+    families = ["llama", "mistral", "gpt2", "gemma2"] * 2
+    models = [make_tiny_model(family) for family in families]
+    alone = [prepare(make_tiny_model(family)).layers.values() for family in families]
+    with ThreadPoolExecutor(len(models)) as pool:
+        prepared = list(pool.map(prepare, models))
+    for one, layers in zip(prepared, alone, strict=True):
+        assert list(one.layers.values()) == list(layers)
+
+
+def test_one_model_prepared_by_threads_at_once_is_prepared_once() -> None:
+    model = make_tiny_model("llama")
+    with ThreadPoolExecutor(4) as pool:
+        handles = list(pool.map(prepare, [model] * 4))
+    assert [handle.active for handle in handles].count(True) == 1
+    assert find_prepared(model).active
+
+
+def test_an_attention_implementation_chosen_after_preparing_is_named_and_kept() -> None:
+    model = make_tiny_model("llama")
+    prepared = prepare(model)
+    model.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match=r"implementation was set to 'eager' after.*again"):
+        prepared.hidden_states(pack_tree(build_prefix_tree(worked_example())))
+    again = prepare(model)
+    again.hidden_states(pack_tree(build_prefix_tree(worked_example())))
+    again.undo()
+    assert model.config._attn_implementation == "eager"

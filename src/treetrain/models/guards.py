@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
@@ -66,6 +68,70 @@ def check_model(model: nn.Module) -> None:
         )
 
 
+def find_decoder(model: PreTrainedModel) -> nn.Module:
+    """Find the part of a model that returns hidden states.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The decoder.
+
+    Raises:
+        UnsupportedModelError: if the model has no part of that name.
+    """
+    decoder = model.base_model
+    if decoder is not model:
+        return decoder
+    name = type(model).__name__
+    if model.get_output_embeddings() is None:
+        raise UnsupportedModelError(
+            f"{name} is a decoder without an output layer; load it as a causal language model, "
+            "AutoModelForCausalLM"
+        )
+    raise UnsupportedModelError(
+        f"{name} has an output layer, but its decoder is not where transformers says it is "
+        f"(base_model_prefix is {model.base_model_prefix!r}, and it has no such part), so that "
+        "hidden states cannot be asked for; train it on separate sequences"
+    )
+
+
+def check_wrappers(model: PreTrainedModel) -> None:
+    """Refuse hooks and replacements of the model's own forward, which a tree call goes around.
+
+    A tree call runs the decoder and the output layer with their hooks, never the model around
+    them.
+
+    Args:
+        model: the model.
+
+    Raises:
+        UnsupportedModelError: if it has forward hooks, or a forward that is not its class's own.
+    """
+    name = type(model).__name__
+    if hooks := [*model._forward_pre_hooks.values(), *model._forward_hooks.values()]:
+        raise UnsupportedModelError(
+            f"{name} has a forward hook ({_name_function(hooks[0])}), which a tree call would go "
+            "around: it runs the decoder and the output layer, not the model's own forward; remove "
+            "it, or register it on the decoder (model.base_model) or the output layer"
+        )
+    forward = vars(model).get("forward")
+    # A compiled forward computes what the one below it does.
+    forward = getattr(forward, "_torchdynamo_orig_callable", forward)
+    own = forward is None or getattr(forward, "__func__", None) is type(model).forward
+    if not own:
+        raise UnsupportedModelError(
+            f"{name} has a forward of its own in place of its class's ({_name_function(forward)}), "
+            "which a tree call would go around; take it off: del model.forward, or "
+            "accelerator.unwrap_model(model, keep_fp32_wrapper=False) and accelerator.autocast() "
+            "around the loss"
+        )
+
+
+def _name_function(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
 def check_layers(model: PreTrainedModel, attention_modules: int) -> None:
     """Refuse a model some of whose layers do not attend through the interface.
 
@@ -81,7 +147,8 @@ def check_layers(model: PreTrainedModel, attention_modules: int) -> None:
         raise UnsupportedModelError(
             f"only {attention_modules} of the {layers} layers of {type(model).__name__} attend "
             "through transformers' AttentionInterface; layers of another kind (recurrent, "
-            "convolution) would run from one branch into the next; train it on separate sequences"
+            "convolution) would run from one branch into the next, and layers that read images "
+            "are not run on text; train it on separate sequences"
         )
 
 
@@ -103,7 +170,7 @@ def check_convolutions(decoder: nn.Module) -> None:
 
 
 def find_dropouts(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """List the dropout modules of a model.
+    """List the modules of a model that drop something: dropout, or whole layers.
 
     Args:
         model: the model.
@@ -114,7 +181,7 @@ def find_dropouts(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [
         (name, module)
         for name, module in model.named_modules()
-        if isinstance(module, nn.modules.dropout._DropoutNd)
+        if isinstance(module, nn.modules.dropout._DropoutNd) or hasattr(module, "layerdrop")
     ]
 
 
@@ -128,6 +195,13 @@ def check_dropouts(dropouts: list[tuple[str, nn.Module]]) -> None:
         UnsupportedModelError: if one would drop anything.
     """
     for name, module in dropouts:
+        if module.training and getattr(module, "layerdrop", 0.0):
+            raise UnsupportedModelError(
+                f"{name} would leave out whole layers at random (layerdrop is "
+                f"{module.layerdrop}); a shared token cannot skip a layer for one sequence and not "
+                f"for another: set {name}.layerdrop = 0 and config.layerdrop = 0, or call "
+                "model.eval()"
+            )
         rate: Any = getattr(module, "p", 0.0)
         if module.training and rate > 0:
             raise UnsupportedModelError(
@@ -135,6 +209,37 @@ def check_dropouts(dropouts: list[tuple[str, nn.Module]]) -> None:
                 "differently for each sequence: set the model's dropout rates to 0 in its config, "
                 "or call model.eval()"
             )
+
+
+def check_shared_states(decoder: nn.Module) -> None:
+    """Refuse reentrant checkpointing of layers that read keys and values of another layer.
+
+    Each layer is computed again alone and without a graph to the layer whose keys and values it
+    reads, so that their gradients are lost, on trees as on separate sequences.
+
+    Args:
+        decoder: the part that returns hidden states, in training.
+
+    Raises:
+        UnsupportedModelError: if it is checkpointed so and shares keys and values.
+    """
+    if not torch.is_grad_enabled():
+        return
+    shares = any(getattr(module, "is_kv_shared_layer", False) for module in decoder.modules())
+    if shares and any(map(_is_reentrant, decoder.modules())):
+        raise UnsupportedModelError(
+            f"{type(decoder).__name__} has layers that read the keys and values of an earlier "
+            "layer, whose gradients reentrant checkpointing loses, on separate sequences too; call "
+            "model.gradient_checkpointing_enable({'use_reentrant': False})"
+        )
+
+
+def _is_reentrant(module: nn.Module) -> bool:
+    if not (getattr(module, "gradient_checkpointing", False) and module.training):
+        return False
+    function: Any = getattr(module, "_gradient_checkpointing_func", None)
+    # torch's own default is True.
+    return isinstance(function, partial) and function.keywords.get("use_reentrant", True)
 
 
 def check_depth(model: PreTrainedModel, depth: int) -> None:

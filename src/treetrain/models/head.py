@@ -66,7 +66,8 @@ def find_head(model: PreTrainedModel, hidden: Tensor, logits: Tensor) -> Head:
 
     Raises:
         UnsupportedModelError: if the model has no output layer, if another layer stands before it,
-            or if none of the scales and caps that its config names gives its logits.
+            if none of the scales and caps that its config names gives its logits, or if they hang
+            on a parameter that is not the layer's.
     """
     layer = model.get_output_embeddings()
     if layer is None:
@@ -100,9 +101,33 @@ def find_head(model: PreTrainedModel, hidden: Tensor, logits: Tensor) -> Head:
                 error = float((head(hidden) - expected).abs().max())
             closest = min(closest, error)
             if error <= tolerance:
+                _check_leaves(model, head, hidden)
                 return head
+    forward = type(model).forward
     raise UnsupportedModelError(
         f"{type(model).__name__} computes logits that its output layer does not give (closest: off "
         f"by {closest:.2g}, allowed {tolerance:.2g}), and its config names no scale or cap that "
-        "explains it; train it on separate sequences"
+        f"explains it; what {forward.__module__}.{forward.__qualname__} does after the output "
+        "layer would be left out: train it on separate sequences, or put it into the output layer"
     )
+
+
+def _check_leaves(model: PreTrainedModel, head: Head, hidden: Tensor) -> None:
+    """Make sure that gradients of the logits reach parameters of the output layer only."""
+    with torch.enable_grad():
+        ends = [head(hidden.detach()).grad_fn]
+    known = set(map(id, head.parameters))
+    visited = set()
+    while ends:
+        node = ends.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        ends.extend(before for before, _ in node.next_functions)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in known:
+            raise UnsupportedModelError(
+                f"the output layer of {type(model).__name__} uses a trainable tensor of shape "
+                f"{list(leaf.shape)} that is none of its parameters (in a forward hook?), which "
+                "would get no gradient; make it a parameter of the layer"
+            )

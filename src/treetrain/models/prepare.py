@@ -8,6 +8,7 @@ replaced.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,9 @@ from treetrain.models.guards import (
     check_dropouts,
     check_layers,
     check_model,
+    check_shared_states,
+    check_wrappers,
+    find_decoder,
     find_dropouts,
 )
 from treetrain.models.head import Head, find_head
@@ -41,6 +45,8 @@ from treetrain.packing.packed_tree import PackedTree, pack_tree
 from treetrain.tree.build import build_prefix_tree
 
 _ATTRIBUTE = "_treetrain_prepared"
+#: Preparing registers names with transformers, whose registry all threads share.
+_PREPARING = threading.RLock()
 
 
 class PreparedModel:
@@ -97,11 +103,26 @@ class PreparedModel:
         """Give the model back as it was; does nothing the second time."""
         if self._originals is None:
             return
-        restore_implementations(self._originals)
+        # What was chosen since stays chosen.
+        ours = REGISTERED_NAMES.values()
+        restore_implementations(
+            [
+                (config, name)
+                for config, name in self._originals
+                if getattr(config, "_attn_implementation", None) in ours
+            ]
+        )
         self._originals = None
         delattr(self.model, _ATTRIBUTE)
 
     def _check_unchanged(self) -> None:
+        check_wrappers(self.model)
+        implementation = self.model.config.get_text_config()._attn_implementation
+        if implementation not in REGISTERED_NAMES.values():
+            raise ValueError(
+                f"the model's attention implementation was set to {implementation!r} after "
+                "prepare(model); call prepare(model) again"
+            )
         if self.model.get_output_embeddings() is not self.head.layer:
             raise ValueError("the model's output layer was replaced; call prepare(model) again")
         if (settings := _read_settings(self.model)) != self._settings:
@@ -164,6 +185,7 @@ class PreparedModel:
             )
         if self.decoder.training:
             self._check_not_random()
+            check_shared_states(self.decoder)
         check_depth(self.model, int(packed.tree.depth_positions.max()) + 1)
         call = TreeCall(packed, self.layers)
         output = self.decoder(
@@ -205,18 +227,19 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
         >>> handle
         PreparedModel(LlamaForCausalLM, 4 attention layers, slices)
         >>> handle.undo()
-    """  # noqa: DOC503 (the checks raise too)
+    """  # noqa: DOC502 (the checks raise)
+    with _PREPARING:
+        return _prepare(model, backend)
+
+
+def _prepare(model: nn.Module, backend: str) -> PreparedModel:
     if isinstance(before := getattr(model, _ATTRIBUTE, None), PreparedModel):
         before.undo()
     check_model(model)
     assert isinstance(model, PreTrainedModel)
+    check_wrappers(model)
     register_attention()
-    decoder = model.base_model
-    if decoder is model:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has no decoder below it; load it as a causal language model, "
-            "AutoModelForCausalLM"
-        )
+    decoder = find_decoder(model)
     with _calm(model):
         sequences = _check_sequences(model)
         tokens = torch.tensor(sequences[0], device=model.device)[None]
@@ -287,7 +310,8 @@ def _large_logits(
         return (inputs[0] * factor, *inputs[1:])
 
     layer = model.get_output_embeddings()
-    hook = None if layer is None else layer.register_forward_pre_hook(enlarge)
+    # First of the layer's hooks, since the head calls the layer with its hooks, on large states.
+    hook = None if layer is None else layer.register_forward_pre_hook(enlarge, prepend=True)
     try:
         with torch.no_grad():
             logits = model(input_ids=tokens, use_cache=False).logits[0]

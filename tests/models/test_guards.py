@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import functools
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+from tests.models.baseline import logits_alone, logits_on_tree
+from torch import nn
+from transformers import (
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    OPTConfig,
+    OPTForCausalLM,
+)
+
+from treetrain.errors import UnsupportedModelError
+from treetrain.losses.sft import sft_loss
+from treetrain.models.prepare import prepare
+from treetrain.packing.batch import pack
+from treetrain.packing.packed_tree import pack_tree
+from treetrain.testing.models import make_tiny_model
+from treetrain.testing.trees import worked_example
+from treetrain.tree.build import build_prefix_tree
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def double(module: nn.Module, inputs: Any, output: Any) -> Any:
+    output.logits = output.logits * 2 if module.training else output.logits
+    return output
+
+
+def shift(module: nn.Module, inputs: Any) -> None:
+    del module, inputs
+
+
+@pytest.mark.parametrize("name", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_hook_that_a_tree_call_would_go_around_is_refused_before_and_after(name: str) -> None:
+    model = make_tiny_model("llama")
+    hook = double if name == "register_forward_hook" else shift
+    handle = getattr(model, name)(hook)
+    with pytest.raises(UnsupportedModelError, match=f"forward hook .{hook.__name__}.*remove it"):
+        prepare(model)
+    handle.remove()
+    prepared = prepare(model)
+    getattr(model, name)(hook)
+    with pytest.raises(UnsupportedModelError, match="forward hook"):
+        prepared.hidden_states(pack_tree(build_prefix_tree(worked_example())))
+
+
+def test_a_forward_put_in_place_of_the_class_s_own_is_refused_before_and_after() -> None:
+    model = make_tiny_model("llama")
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def in_bfloat16(self: nn.Module, *args: Any, **keywords: Any) -> Any:
+        del self
+        with torch.autocast("cpu", torch.bfloat16):
+            return forward(*args, **keywords)
+
+    model.forward = MethodType(in_bfloat16, model)
+    with pytest.raises(UnsupportedModelError, match=r"LlamaForCausalLM has a forward of its own"):
+        prepare(model)
+    model.forward = forward  # as wrappers leave it that were taken off
+    prepared = prepare(model)
+    model.forward = MethodType(in_bfloat16, model)
+    with pytest.raises(UnsupportedModelError, match=r"del model.forward"):
+        prepared.hidden_states(pack_tree(build_prefix_tree(worked_example())))
+
+
+def test_a_compiled_forward_is_no_other_forward() -> None:
+    model = make_tiny_model("llama")
+    model.forward = torch.compile(model.forward, backend="eager")
+    prepare(model)
+
+
+def test_a_forward_overridden_in_a_subclass_is_named() -> None:
+    class Doubled(LlamaForCausalLM):
+        def forward(self, *args: Any, **keywords: Any) -> Any:
+            output = super().forward(*args, **keywords)
+            output.logits = output.logits * 2
+            return output
+
+    model = Doubled(make_tiny_model("llama").config)
+    with pytest.raises(UnsupportedModelError, match=r"what .*Doubled\.forward does after"):
+        prepare(model)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_hooks_of_the_output_layer_run_on_trees(before: bool) -> None:
+    model = make_tiny_model("llama")
+    layer = model.get_output_embeddings()
+    if before:
+        layer.register_forward_pre_hook(lambda module, inputs: (inputs[0].clamp(-1, 1),))
+    else:
+        layer.register_forward_hook(lambda module, inputs, output: output.tanh())
+    sequences = worked_example()
+    alone = logits_alone(model, sequences)
+    tree = logits_on_tree(prepare(model), sequences)
+    for one, other in zip(tree, alone, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_hook_of_the_output_layer_with_a_parameter_of_its_own_is_refused() -> None:
+    model = make_tiny_model("llama")
+    bias = torch.zeros(64, requires_grad=True)
+    model.get_output_embeddings().register_forward_hook(
+        lambda module, inputs, output: output + bias
+    )
+    with pytest.raises(UnsupportedModelError, match=r"shape \[64\] .*would get no gradient"):
+        prepare(model)
+
+
+def test_a_model_whose_decoder_is_not_found_is_not_sent_back_to_the_loader_it_came_from() -> None:
+    text = Llama4TextConfig(**SIZES, intermediate_size_mlp=48, num_local_experts=2)
+    with pytest.raises(UnsupportedModelError, match="decoder is not where") as refusal:
+        prepare(Llama4ForCausalLM(text))
+    assert "AutoModelForCausalLM" not in str(refusal.value)
+    with pytest.raises(UnsupportedModelError, match="AutoModelForCausalLM"):
+        prepare(LlamaModel(make_tiny_model("llama").config))
+
+
+def make_sharing_model(*, shared: int, reentrant: bool | None) -> Gemma3nForCausalLM:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Gemma3nForCausalLM(
+            Gemma3nTextConfig(
+                **SIZES,
+                num_kv_shared_layers=shared,
+                vocab_size_per_layer_input=64,
+                hidden_size_per_layer_input=8,
+                laurel_rank=4,
+                altup_num_inputs=2,
+                sliding_window=4,
+                layer_types=["sliding_attention", "full_attention"] * 2,
+                activation_sparsity_pattern=[0.0] * 4,
+            )
+        )
+    if reentrant is not None:
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    return model.train()
+
+
+@pytest.mark.parametrize(("shared", "reentrant"), [(0, True), (2, False), (2, None)])
+def test_shared_keys_keep_their_gradients_under_checkpointing(
+    shared: int, reentrant: bool | None
+) -> None:
+    sequence = [5, 6, 7, 8, 9, 10]
+    plain = make_sharing_model(shared=shared, reentrant=None)
+    tokens = torch.tensor([sequence])
+    plain(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
+    model = make_sharing_model(shared=shared, reentrant=reentrant)
+    prepare(model)
+    sft_loss(model, pack([sequence]), "token_mean").backward()
+    for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None), name
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, msg=name)
+
+
+def test_shared_keys_under_reentrant_checkpointing_are_refused_in_training_only() -> None:
+    model = make_sharing_model(shared=2, reentrant=True)
+    prepared = prepare(model)
+    packed = pack_tree(build_prefix_tree([[5, 6, 7], [5, 8]]))
+    with pytest.raises(UnsupportedModelError, match="'use_reentrant': False"):
+        prepared.hidden_states(packed)
+    with torch.no_grad():
+        prepared.hidden_states(packed)
+    model.eval()
+    prepared.hidden_states(packed)
+
+
+def test_layers_left_out_at_random_are_named() -> None:
+    config = OPTConfig(
+        **{name: value for name, value in SIZES.items() if name != "intermediate_size"},
+        ffn_dim=48,
+        word_embed_proj_dim=32,
+        dropout=0.0,
+        attention_dropout=0.0,
+        layerdrop=0.5,
+    )
+    model = OPTForCausalLM(config).train()
+    prepared = prepare(model)
+    packed = pack_tree(build_prefix_tree(worked_example()))
+    with pytest.raises(UnsupportedModelError, match=r"layerdrop is 0\.5.*layerdrop = 0"):
+        prepared.hidden_states(packed)
+    model.eval()
+    prepared.hidden_states(packed)
+    model.train()
+    model.model.decoder.layerdrop = 0.0
+    prepared.hidden_states(packed)
