@@ -137,7 +137,7 @@ def test_text_says_whether_it_pays_and_why(tmp_path, ids, capsys):
     ("arguments", "message"),
     [
         (["missing.jsonl"], "missing.jsonl"),
-        (["{talks}"], "rows of text need a tokenizer"),
+        (["{talks}"], "rows of text need a tokenizer; give --tokenizer T"),
         (["{ids}", "--shape", "1,2"], "--shape must be four integers"),
         (["{ids}", "--select", "kind"], "--select must be NAME=VALUE, got 'kind'"),
         (["{ids}", "--tokenizer", "no/such/tokenizer"], "tokenizer must be a folder"),
@@ -153,6 +153,18 @@ def test_wrong_use_ends_with_code_two_and_one_line(
     assert captured.out == ""
     assert message in captured.err
     assert len(captured.err.strip().splitlines()) == 1
+
+
+def test_an_error_of_the_reader_names_the_option_and_not_the_argument(talks, tmp_path, capsys):
+    template = tmp_path / "failing.jinja"
+    template.write_text("{{ raise_exception('never') }}")
+    assert main(["inspect", str(talks)]) == 2
+    told = capsys.readouterr().err
+    assert "--tokenizer T" in told
+    assert "tokenizer=" not in told
+    words = ["--tokenizer", "demo", "--chat-template", str(template)]
+    assert main(["inspect", str(talks), *words]) == 2
+    assert "give another --chat-template" in capsys.readouterr().err
 
 
 def test_rows_of_ids_need_neither_torch_nor_transformers(ids):

@@ -180,6 +180,38 @@ def test_what_has_no_trained_token_is_kept_and_counted(tmp_path, tokenizer):
     assert report.untrained == 2
 
 
+def test_rows_without_messages_are_counted_where_steps_were_asked_for(tmp_path, tokenizer):
+    rows = [
+        {"input_ids": [1, 2]},
+        {"prompt": "a", "completion": "b"},
+        {"prompt": "a", "ids": [1]},
+        {"messages": TALK[:3]},
+    ]
+    path = write(tmp_path, *rows)
+    note = "3 rows hold no messages: each is one sequence, also per step"
+    _, whole = read_samples_with_report(path, tokenizer=tokenizer)
+    _, per_step = read_samples_with_report(path, tokenizer=tokenizer, expand="per_step")
+    assert (whole.already_sequences, per_step.already_sequences) == (0, 3)
+    assert note in per_step.notes()
+    assert note not in whole.notes()
+
+
+def test_ids_that_the_tokenizer_does_not_have_are_counted_and_the_first_row_named(
+    tmp_path, tokenizer
+):
+    size = len(tokenizer)
+    rows = [[1, size - 1], [1, size, size + 7], [size], []]
+    path = write(tmp_path, *({"input_ids": row} for row in rows), {"prompt": "a", "ids": [size]})
+    _, report = read_samples_with_report(path, tokenizer=tokenizer)
+    assert report.ids_outside == 3
+    assert report.first_outside == f"data.jsonl:2 with id {size + 7} of {size}"
+    assert any(
+        "outside the tokenizer's vocabulary, first data.jsonl:2" in n for n in report.notes()
+    )
+    _, without = read_samples_with_report(write(tmp_path, {"input_ids": [size]}))
+    assert without.ids_outside == 0
+
+
 def test_a_template_without_an_end_of_turn_token_is_mentioned(tmp_path, tokenizer, templates):
     path = write(tmp_path, {"messages": TALK[:2] + TALK[4:]})
     _, report = read_samples_with_report(

@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from treetrain.data.report import ReadReport
 
+#: What messages call an argument of `read_samples`, and the option that sets it.
+OPTIONS = {
+    "tokenizer=...": "--tokenizer T",
+    "expand='per_step'": "--expand per_step",
+    "expand='whole'": "--expand whole",
+    "another chat_template": "another --chat-template",
+}
+
 DEMO_TEMPLATE = Path(__file__).parents[1] / "demo" / "tokenizer" / "chat_template.jinja"
 
 
@@ -69,23 +77,32 @@ def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], Read
 
     Returns:
         Samples and report of `read_samples_with_report`.
+
+    Raises:
+        ValueError: as there; where the way out is an argument, the option is named.
     """
     from treetrain.data.rows import read_samples_with_report
 
     template = DEMO_TEMPLATE if args.chat_template == "demo" else args.chat_template
-    return read_samples_with_report(
-        args.file,
-        tokenizer=tokenizer,
-        expand=args.expand,
-        tools=[] if args.tools == "none" else args.tools,
-        select=dict(_split(pair, "--select") for pair in args.select),
-        chat_template=None if template is None else Path(template).read_text(encoding="utf-8"),
-        template_variables={
-            name: _json(value)
-            for name, value in (_split(p, "--template-variable") for p in args.template_variable)
-        },
-        unrendered="count",
-    )
+    select = dict(_split(pair, "--select") for pair in args.select)
+    variables = dict(_split(pair, "--template-variable") for pair in args.template_variable)
+    text = None if template is None else Path(template).read_text(encoding="utf-8")
+    try:
+        return read_samples_with_report(
+            args.file,
+            tokenizer=tokenizer,
+            expand=args.expand,
+            tools=[] if args.tools == "none" else args.tools,
+            select=select,
+            chat_template=text,
+            template_variables={name: _json(value) for name, value in variables.items()},
+            unrendered="count",
+        )
+    except ValueError as error:
+        message = str(error)
+        for argument, option in OPTIONS.items():
+            message = message.replace(argument, option)
+        raise ValueError(message) from error
 
 
 def _split(pair: str, option: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -51,12 +52,9 @@ class Expander:
             The sequences, in the order of the row.
         """
         self.report.kinds[type(row).__name__] += 1
-        if isinstance(row, TokenRow):
-            return [sample_of_ids(row, source, self.report)]
-        if isinstance(row, TextRow):
-            return [self._text_sample(row, source)]
-        if isinstance(row, RecordedRow):
-            return [self._recorded_sample(row, source)]
+        if isinstance(row, (TokenRow, TextRow, RecordedRow)):
+            self.report.already_sequences += self.expand == "per_step"
+            return [self._plain_sample(row, source)]
         found: list[Sample] = []
         chat = self._needed_chat(source)
         conversations = (
@@ -69,6 +67,26 @@ class Expander:
                 self.report.open_conversations += 1
             found += self._conversation_samples(conversation)
         return found
+
+    def _plain_sample(self, row: TokenRow | TextRow | RecordedRow, source: str) -> Sample:
+        if isinstance(row, TextRow):
+            return self._text_sample(row, source)
+        if isinstance(row, RecordedRow):
+            sample = self._recorded_sample(row, source)
+        else:
+            sample = sample_of_ids(row, source, self.report)
+        largest = int(sample.tokens.max(initial=0))
+        if self._vocabulary is not None and largest >= self._vocabulary:
+            self.report.ids_outside += 1
+            if self.report.first_outside is None:
+                self.report.first_outside = f"{source} with id {largest} of {self._vocabulary}"
+        return sample
+
+    @cached_property
+    def _vocabulary(self) -> int | None:
+        """One past the largest id of the tokenizer, where it says so."""
+        get = None if self.chat is None else getattr(self.chat.tokenizer, "get_vocab", None)
+        return None if get is None else max(get().values(), default=-1) + 1
 
     def _needed_chat(self, source: str) -> Chat:
         if self.chat is None:

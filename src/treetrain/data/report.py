@@ -17,6 +17,10 @@ class ReadReport:
         sequences: sequences made.
         kinds: number of rows of each kind, samples of a group counted one by one.
         ignored_fields: number of rows for each field that nothing reads.
+        already_sequences: rows of ids, or of prompt and completion as text, read per step: each is
+            one sequence whatever was asked for.
+        ids_outside: rows of ids with a token id that the tokenizer does not have.
+        first_outside: file and line of the first of them, the id, and the tokenizer's size.
         all_trained: rows of ids that say nothing about what is trained, so that every token is.
         untrained: sequences in which no token is trained.
         open_conversations: conversations whose last message is not the assistant's.
@@ -34,6 +38,9 @@ class ReadReport:
     sequences: int = 0
     kinds: Counter[str] = field(default_factory=Counter[str])
     ignored_fields: Counter[str] = field(default_factory=Counter[str])
+    already_sequences: int = 0
+    ids_outside: int = 0
+    first_outside: str | None = None
     all_trained: int = 0
     untrained: int = 0
     open_conversations: int = 0
@@ -55,6 +62,16 @@ class ReadReport:
             (self.not_selected, f"{self.not_selected} of {self.rows} rows were not selected"),
             (self.tools_file, f"tool schemas were read from {self.tools_file}"),
             (fields, f"fields not read (rows): {fields}"),
+            (
+                self.already_sequences,
+                f"{self.already_sequences} rows hold no messages: each is one sequence, also per "
+                f"step",
+            ),
+            (
+                self.ids_outside,
+                f"{self.ids_outside} rows have token ids outside the tokenizer's vocabulary, first "
+                f"{self.first_outside}: were they made with another one?",
+            ),
             (self.all_trained, f"{self.all_trained} rows have no mask: every token is trained"),
             (self.untrained, f"{self.untrained} sequences have no trained token"),
             (
