@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from treetrain.attention.kernels import choose_kernel
+from treetrain.attention.once import differentiable_once
 from treetrain.attention.plan import Call, plan_calls
 from treetrain.packing.packed_tree import PackedTree
 
@@ -128,6 +129,7 @@ class _SliceAttention(torch.autograd.Function):
         return output
 
     @staticmethod
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, sinks, output, logsumexp = ctx.saved_tensors
         kernel = choose_kernel(query.device)

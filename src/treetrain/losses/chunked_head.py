@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from treetrain.attention.once import differentiable_once
 from treetrain.losses.head_chunks import (
     Chunk,
     ChunkWork,
@@ -118,7 +118,7 @@ def fused_head(
     )
     parameters = trainable(head)
     if torch.is_grad_enabled() and (chosen.requires_grad or parameters):
-        return _FusedHead.apply(work, coefficients, chosen, *parameters)
+        return _FusedHead.apply(work, coefficients, chosen[:0].clone(), chosen, *parameters)
     logprobs, _ = _HeadLogprobs.apply(work, False, chosen)
     return (logprobs * coefficients.to(logprobs.dtype)).sum(), logprobs
 
@@ -151,10 +151,8 @@ class _HeadLogprobs(torch.autograd.Function):
         return logprobs, entropy
 
     @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    @differentiable_once
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         work: ChunkWork = ctx.work
         hidden, maxima, sums, entropy, *parameters = ctx.saved_tensors
         logprob_grads, entropy_grads = grads
@@ -180,7 +178,12 @@ class _HeadLogprobs(torch.autograd.Function):
 class _FusedHead(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, work: ChunkWork, coefficients: Tensor, hidden: Tensor, *parameters: Tensor
+        ctx: Any,
+        work: ChunkWork,
+        coefficients: Tensor,
+        empty: Tensor,
+        hidden: Tensor,
+        *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         coefficients = coefficients.to(work.dtype)
         logprobs = hidden.new_empty(len(work.targets), dtype=work.dtype)
@@ -195,14 +198,13 @@ class _FusedHead(torch.autograd.Function):
             hidden_grad[chunk.predictors] = collected.collect(local, logits, gradient)
             del local, logits, gradient  # before the next chunk's are made
         ctx.gradients = hidden_grad, collected
+        ctx.save_for_backward(empty, *parameters)  # read where second derivatives are refused
         ctx.mark_non_differentiable(logprobs)
         return (logprobs * coefficients).sum(), logprobs
 
     @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    @differentiable_once
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
             raise RuntimeError(
                 "backward must run once through a fused loss, got a second call; its gradients "
@@ -211,7 +213,7 @@ class _FusedHead(torch.autograd.Function):
             )
         hidden_grad, collected = ctx.gradients
         ctx.gradients = None
-        return None, None, hidden_grad.mul_(grads[0]), *collected.hand_over(grads[0])
+        return None, None, None, hidden_grad.mul_(grads[0]), *collected.hand_over(grads[0])
 
 
 def _exponentiate_(
