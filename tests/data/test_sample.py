@@ -124,6 +124,39 @@ def test_a_wrong_type_of_number_is_a_type_error(arguments):
         Sample(**arguments)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        list,
+        lambda entries: np.array(entries, np.uint64),
+        lambda entries: torch.tensor(entries, dtype=torch.uint64),
+        lambda entries: [np.uint64(entry) for entry in entries],
+    ],
+    ids=["list", "array", "tensor", "scalars"],
+)
+@pytest.mark.parametrize("entry", [2**63, 2**64 - 1])
+def test_integers_beyond_int64_are_named_and_do_not_turn_negative(make, entry):
+    entries = make([1, entry])
+    with pytest.raises(ValueError, match=f"tokens must be .*, got {entry} at index 1"):
+        Sample(entries)
+    with pytest.raises(ValueError, match=f"keys must be .*, got {entry} at index 1"):
+        Sample([1, 2], keys=entries)
+    sample = Sample(entries, attention_mask=[1, 0], keys=entries)
+    assert sample.tokens.tolist() == sample.keys.tolist() == [1]
+
+
+def test_keys_may_be_any_int64():
+    keys = [-(2**63), 2**63 - 1]
+    assert Sample([1, 2], keys=keys).keys.tolist() == keys
+    assert Sample([1], keys=np.array([2**63 - 1], np.uint64)).keys.tolist() == keys[1:]
+
+
+@pytest.mark.parametrize("tokens", [[1, None], [1, 2.5], [1.0, 2**64], [1, "2", None]])
+def test_an_entry_that_is_no_integer_is_named(tokens):
+    with pytest.raises(TypeError, match=r"must be integers, got .* at index"):
+        Sample(tokens)
+
+
 def test_rank_is_checked_before_shape_and_shape_before_values():
     with pytest.raises(ValueError, match="one-dimensional"):
         Sample([-1, 2], [[1.0]])

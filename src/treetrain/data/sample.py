@@ -16,6 +16,11 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MAX_TOKEN_ID = 2**31 - 1
+_INT64 = np.iinfo(np.int64)
+_WAYS_OUT = {
+    "tokens": "mark padding with attention_mask",
+    "keys": "number the distinct keys instead",
+}
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -107,8 +112,7 @@ class Sample:
         if kept is not None:
             ids = ids[kept]
             arrays = {name: array[kept] for name, array in arrays.items()}
-        ids = _integers("tokens", ids, source)
-        _check_token_range(ids, source)
+        ids = _integers("tokens", ids, source, low=0, high=MAX_TOKEN_ID)
         trained = arrays.get("weights")
         per_token = arrays.get("advantage")
         side = arrays.get("keys")
@@ -117,7 +121,11 @@ class Sample:
             "weights": np.ones(len(ids))
             if trained is None
             else _finite("weights", trained, source),
-            "keys": None if side is None else _integers("keys", side, source),
+            "keys": (
+                None
+                if side is None
+                else _integers("keys", side, source, low=_INT64.min, high=_INT64.max)
+            ),
             "group": group,
             "trajectory": trajectory,
             "advantage": (
@@ -159,6 +167,9 @@ def _to_numpy(name: str, value: Any, source: str | None) -> NDArray[Any]:
 
 def _array(name: str, value: Any, source: str | None) -> NDArray[Any]:
     array = _to_numpy(name, value, source)
+    if name in _WAYS_OUT and array.dtype.kind == "f" and not hasattr(value, "dtype"):
+        # numpy makes floats of a list of integers some of which pass int64.
+        array = np.asarray(value, dtype=object)
     if array.ndim != 1:
         raise ValueError(
             f"{_at(source)}{name} must be one-dimensional, got shape {array.shape}; make one "
@@ -167,20 +178,25 @@ def _array(name: str, value: Any, source: str | None) -> NDArray[Any]:
     return array
 
 
-def _integers(name: str, array: NDArray[Any], source: str | None) -> Ints:
-    if len(array) and array.dtype.kind not in "iu":
+def _integers(name: str, array: NDArray[Any], source: str | None, *, low: int, high: int) -> Ints:
+    if len(array) and array.dtype.kind not in "iuO":
         raise TypeError(f"{_at(source)}{name} must be integers, got {array.dtype}")
-    # A copy, because the sample is frozen and the caller's array must stay writable.
-    return np.array(array, dtype=np.int64)
-
-
-def _check_token_range(ids: Ints, source: str | None) -> None:
-    wrong = np.flatnonzero((ids < 0) | (ids > MAX_TOKEN_ID))
+    if array.dtype.kind == "O":
+        for index, entry in enumerate(array.tolist()):
+            if isinstance(entry, bool) or not isinstance(entry, int | np.integer):
+                raise TypeError(
+                    f"{_at(source)}{name} must be integers, got {type(entry).__name__} {entry!r} "
+                    f"at index {index}"
+                )
+    # Compared before int64 could turn a large one negative.
+    wrong = np.flatnonzero((array < low) | (array > high))
     if len(wrong):
         raise ValueError(
-            f"{_at(source)}tokens must be in 0 .. {MAX_TOKEN_ID}, got {ids[wrong[0]]} at index "
-            f"{wrong[0]} (after padding was removed); mark padding with attention_mask"
+            f"{_at(source)}{name} must be in {low} .. {high}, got {array[wrong[0]]} at index "
+            f"{wrong[0]} (after padding was removed); {_WAYS_OUT[name]}"
         )
+    # A copy, because the sample is frozen and the caller's array must stay writable.
+    return np.array(array, dtype=np.int64)
 
 
 def _finite(name: str, array: NDArray[Any], source: str | None) -> Floats:
