@@ -46,6 +46,17 @@ def test_demo_goes_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert generated.shape[1] == tokens["input_ids"].shape[1] + 3
 
 
+def test_on_a_pipe_the_long_stages_are_lines_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    said = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    assert said[0] == "... loading the model"
+    assert "... training step: 0 of 4" in said
+    assert said[-1].startswith("... measuring one step")
+    assert all(line.startswith("... ") for line in said)
+
+
 def test_demo_without_the_package_of_its_model_says_how_to_get_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ def test_no_bars_are_drawn_and_both_switches_are_as_before(tmp_path, capsys):
     capsys.readouterr()
     before = tqdm.__dict__.get("__init__")
     load_model(tmp_path)
-    with without_bars(tmp_path):
+    with without_bars():
         list(tqdm(range(3)))
     assert capsys.readouterr().err == ""
     assert logging.is_progress_bar_enabled()

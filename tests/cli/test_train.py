@@ -48,6 +48,11 @@ def test_training_from_a_file_of_trajectories_ends_with_a_folder_that_loads_and_
     out, err = capsys.readouterr()
     assert "first check" in out
     assert "note: limit of 6,000 flat tokens" in err
+    said = err.splitlines()
+    assert said[0] == "reading the data"
+    assert said[-1] == "training step: 0 of 4"
+    assert "first check, separate: 0 of " in err
+    assert "\r" not in err
     output = tmp_path / "out"
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < lines[0]["loss"]

@@ -67,6 +67,18 @@ def test_a_difference_is_1_and_says_where(file, capsys, monkeypatch):
     assert "rows.jsonl:" in out
 
 
+def test_on_a_pipe_each_stage_is_a_line_on_stderr(file, capsys):
+    assert main(["verify", file, "--model", "tiny:llama", "--dtype", "bfloat16"]) == 0
+    out, err = capsys.readouterr()
+    said = [line for line in err.splitlines() if not line.startswith("note: ")]
+    assert said[0] == f"reading {file}"
+    assert said[1].startswith("3 sequences of 2 groups, 24 flat tokens: one step over each alone")
+    assert said[2] == "loading the model tiny:llama"
+    stages = ["separate", "tree", "leaks", "float64 separate", "float64 tree"]
+    assert [line.partition(":")[0] for line in said[3:]] == stages
+    assert "reading" not in out
+
+
 def test_limits_take_whole_sequences_and_say_what_was_cut(file, capsys):
     code, report, err = run_json(capsys, file, "--model", "tiny:llama", "--limit-tokens", "16")
     assert code == 0

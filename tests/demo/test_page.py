@@ -37,9 +37,9 @@ def test_silent_page_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_progress_is_for_terminals_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_a_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     Page(silent=False).working("training", 1, 2)
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", f"{'':<{MARGIN}}... training: 1 of 2\n")
 
 
 def test_data_are_counted_from_the_file(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from time import perf_counter
 
 from treetrain.cli.models import load_model
 from treetrain.cli.reading import DEMO_TEMPLATE
+from treetrain.cli.sources import without_bars
 from treetrain.cli.tokenizers import load_tokenizer
 
 EXIT_NOT_EQUAL = 1
@@ -52,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
         0, or 1 where tree training was not equal to separate training.
     """
     import torch
-    from transformers.utils import logging
 
     from treetrain.data.rows import read_samples_with_report
     from treetrain.demo import models, page, stages
@@ -60,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.report.inspection import inspect_samples
     from treetrain.report.tables import as_json
 
-    logging.disable_progress_bar()
     start = perf_counter()
     out = page.Page(silent=args.json)
     plan = stages.PLANS[args.model]
@@ -94,18 +93,20 @@ def run(args: argparse.Namespace) -> int:
 
     handle = prepare(model)
     steps: list[stages.Step] = []
+    out.working("training step", 0, plan.steps)
     for step in stages.train(model, tasks, plan):
         steps.append(step)
         out.working("training step", len(steps), plan.steps)
     handle.undo()
     out.say("train", page.tell_steps(steps, len(tasks)))
 
-    out.working("measuring")
+    out.working(f"measuring one step both ways in {plan.rounds + 1} rounds")
     measured = stages.cut(tasks[-1], plan.measured_tokens)
     measurement = stages.measure(model, measured, plan, shape)
     out.say("measure", page.tell_measurement(measurement))
 
-    model.save_pretrained(args.out / "model")
+    with without_bars():
+        model.save_pretrained(args.out / "model")
     tokenizer.save_pretrained(args.out / "model")
     seconds = perf_counter() - start
     found = {

@@ -15,6 +15,7 @@ from importlib import import_module
 
 import treetrain
 from treetrain.errors import EquivalenceError
+from treetrain.progress import Progress
 
 VERBS = {
     "inspect": "count what sharing saves in a file of sequences, and say whether it pays",
@@ -80,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
+        Progress().wipe()
         print("treetrain: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except EquivalenceError as error:
@@ -93,6 +95,7 @@ def _complain(error: Exception, code: int) -> int:
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    Progress().wipe()
     print(f"treetrain: {' '.join(lines) or type(error).__name__}", file=sys.stderr)
     return code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,8 @@ def load_model(
     }
     no_hub = reach_hub(path)
     try:
-        with without_bars(path):
+        # A download may take long; what is on the disk does not.
+        with without_bars() if path.exists() else nullcontext():
             if path.is_file() and path.suffix == ".gguf":
                 model = AutoModelForCausalLM.from_pretrained(
                     str(path.parent),

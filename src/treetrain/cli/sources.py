@@ -82,20 +82,12 @@ def reach_hub(path: Path) -> str | None:
 
 
 @contextmanager
-def without_bars(path: Path) -> Iterator[None]:
-    """Keeps transformers from drawing bars while it loads files of this machine.
-
-    Downloads keep theirs.
-
-    Args:
-        path: what is loaded.
+def without_bars() -> Iterator[None]:
+    """Keeps transformers from drawing bars while it loads or saves files.
 
     Yields:
-        While they are off.
+        While they are off, those of downloads too.
     """
-    if not path.exists():
-        yield
-        return
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
     from tqdm.auto import tqdm
     from transformers.utils import logging

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,8 @@ def load_tokenizer(name: str | Path) -> Any:
         path = next(iter(sorted(path.glob("*.gguf"))), path)
     no_hub = reach_hub(path)
     try:
-        with without_bars(path):
+        # A download may take long; what is on the disk does not.
+        with without_bars() if path.exists() else nullcontext():
             if path.is_file() and path.suffix == ".gguf":
                 return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
             return AutoTokenizer.from_pretrained(

@@ -46,9 +46,13 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from treetrain.cli.models import move_model
+    from treetrain.cli.sources import without_bars
     from treetrain.cli.tokenizers import load_tokenizer
+    from treetrain.progress import Progress
     from treetrain.training.run import claim_output, run_training
 
+    progress = Progress()
+    progress("reading the data")
     claim_output(Path(config.output), overwrite=config.overwrite)
     tokenizer = load_tokenizer(config.tokenizer or config.model.path or "")
     template = read_template(config)
@@ -56,10 +60,13 @@ def run(args: argparse.Namespace) -> int:
         # The saved tokenizer must render what was trained.
         tokenizer.chat_template = template
     samples = read_data(config, tokenizer)
+    progress("making the model" if config.model.path is None else "loading the model")
     model = build_model(config, samples, tokenizer)
     device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
     move_model(model, device)
-    run_training(model, samples, config, tokenizer=tokenizer, say=_say)
+    progress.wipe()
+    with without_bars():
+        run_training(model, samples, config, tokenizer=tokenizer, say=_say)
     return 0
 
 

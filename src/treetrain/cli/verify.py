@@ -84,8 +84,11 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.cli.limits import limit_to_shared, select_groups
     from treetrain.cli.models import load_model, move_model
     from treetrain.cli.tokenizers import load_tokenizer
+    from treetrain.progress import Progress
     from treetrain.verification.verify import verify
 
+    progress = Progress()
+    progress(f"reading {args.file}")
     tokenizer = _tokenizer(args, load_tokenizer)
     samples, reading = read_file(args, tokenizer)
     notes = reading.notes()
@@ -93,8 +96,15 @@ def run(args: argparse.Namespace) -> int:
     notes += note
     samples, note = limit_to_shared(samples, args.limit_tokens)
     notes += note
+    progress.wipe()
     for line in notes:
         print(f"note: {line}", file=sys.stderr)
+    groups = len({sample.group for sample in samples})
+    progress(
+        f"{len(samples)} sequences of {groups} groups, {sum(map(len, samples)):,} flat tokens: one "
+        f"step over each alone, one on trees, then single tokens altered to find leaks"
+    )
+    progress(f"loading the model {args.model}")
     model = load_model(
         args.model,
         dtype=args.dtype,
@@ -110,8 +120,9 @@ def run(args: argparse.Namespace) -> int:
         backend=args.backend,
         max_tokens=args.max_tokens,
         raise_on_difference=False,
-        on_progress=_Progress(),
+        on_progress=progress,
     )
+    progress.wipe()
     if args.json:
         print(json.dumps({**report.to_dict(), "model": args.model, "notes": notes}))
     else:
@@ -136,15 +147,3 @@ def _tokenizer(args: argparse.Namespace, load: Any) -> Any:
 def _vocabulary(samples: list[Sample], tokenizer: Any) -> int:
     largest = max((int(sample.tokens.max()) for sample in samples if len(sample)), default=0)
     return max(largest + 1, 0 if tokenizer is None else len(tokenizer))
-
-
-class _Progress:
-    """A line on the terminal that says what is being computed."""
-
-    def __init__(self) -> None:
-        self.shows = sys.stderr.isatty()
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        if self.shows:
-            end = "\r" if (stage, done) != ("leaks", total) else "\n"
-            print(f"\033[K{stage}: {done} of {total}", end=end, file=sys.stderr, flush=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
 from treetrain.demo.stages import Measurement, Step
+from treetrain.progress import Progress
 from treetrain.report.inspection import Inspection
 from treetrain.verification.equivalence import Report
 
@@ -22,6 +22,7 @@ class Page:
 
     def __init__(self, *, silent: bool) -> None:
         self.silent = silent
+        self._progress = Progress(f"{'':<{MARGIN}}... ")
 
     def say(self, title: str, lines: list[str]) -> None:
         """Prints the first line beside a title, the others below it, and an empty line.
@@ -32,26 +33,21 @@ class Page:
         """
         if self.silent:
             return
-        self._wipe()
+        self._progress.wipe()
         for number, line in enumerate(lines):
             print(f"{'' if number else title:<{MARGIN}}{line}".rstrip())
         print(flush=True)
 
     def working(self, stage: str, done: int = 0, total: int = 0) -> None:
-        """Says on a terminal what is being done; the next line replaces it.
+        """Says on stderr what is being done; on a terminal the next line replaces it.
 
         Args:
             stage: what is being done.
             done: parts that are done.
             total: parts in all, 0 where there is only one.
         """
-        if not self.silent and sys.stderr.isatty():
-            parts = f" {done} of {total}" if total else ""
-            print(f"\r\033[K{'':<{MARGIN}}... {stage}{parts}", end="", file=sys.stderr, flush=True)
-
-    def _wipe(self) -> None:
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        if not self.silent:
+            self._progress(stage, done, total)
 
 
 def tell_data(path: Path, sequences: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel
 from treetrain.data.sample import Sample
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import Batch
+from treetrain.progress import Progress
 from treetrain.training.config import TrainConfig
 from treetrain.training.saving import CONFIG, save_model
 from treetrain.training.trainer import StepMetrics, pack_shuffled, train_steps
@@ -87,13 +89,12 @@ def run_training(
             clip_norm=config.clip_norm,
             seed=seed,
         )
-        with open(output / METRICS, "w", encoding="utf-8") as file, _bar(steps) as bar:
+        with open(output / METRICS, "w", encoding="utf-8") as file, _bar(steps) as tell:
             for metrics in loop:
                 done.append(metrics)
                 file.write(json.dumps(asdict(metrics)) + "\n")
                 file.flush()
-                bar.set_postfix(loss=f"{metrics.loss:.4g}", lr=f"{metrics.lr:.2g}", refresh=False)
-                bar.update()
+                tell(metrics)
     finally:
         handle.undo()
         model.train(was_training)
@@ -139,7 +140,9 @@ def check_first(
         The report; a difference has raised EquivalenceError.
     """
     chosen = choose_few(batch.samples, config.check.flat_tokens)
-    report = verify(model, chosen, config.reduction)
+    progress = Progress("first check, ")
+    report = verify(model, chosen, config.reduction, on_progress=progress)
+    progress.wipe()
     say(
         f"first check: {report.sequences} of {batch.num_sequences} sequences of the first row (the "
         f"shortest; {report.flat_tokens:,} flat tokens) equal separate training: gradients within "
@@ -208,6 +211,22 @@ def _set_checkpointing(model: PreTrainedModel, enabled: bool) -> None:
 
 
 @contextmanager
-def _bar(steps: int) -> Iterator[Any]:
+def _bar(steps: int) -> Iterator[Callable[[StepMetrics], None]]:
+    """A bar on a terminal, lines at intervals elsewhere."""
+    if not sys.stderr.isatty():
+        progress = Progress()
+        progress("training step", 0, steps)
+        yield lambda metrics: progress(
+            "training step",
+            metrics.step,
+            steps,
+            f"loss {metrics.loss:.4g}, {metrics.seconds:.3g} s",
+        )
+        return
     with tqdm(total=steps, unit="step", dynamic_ncols=True) as bar:
-        yield bar
+
+        def tell(metrics: StepMetrics) -> None:
+            bar.set_postfix(loss=f"{metrics.loss:.4g}", lr=f"{metrics.lr:.2g}", refresh=False)
+            bar.update()
+
+        yield tell

@@ -92,6 +92,7 @@ class StepWork:
             done += 1
             self.on_progress(stage, done, len(self.samples))
 
+        self.on_progress(stage, 0, len(self.samples))
         coefficients = loss_coefficients(self.samples, self.reduction)
         with prepared.undone():
             outcome = compute_separately(
@@ -113,6 +114,7 @@ class StepWork:
         batches = self.pack(self.samples, model.device)
         window = measure_window(batches)
         loss = 0.0
+        self.on_progress(stage, 0, len(batches))
         for number, batch in enumerate(batches, start=1):
             part = sft_loss(model, batch, self.reduction, window=window)
             # Without a single target the loss depends on nothing.

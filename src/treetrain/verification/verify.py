@@ -69,7 +69,8 @@ def verify(
         learning_rate: of the optimiser step.
         changes: number of single tokens to alter.
         raise_on_difference: whether a difference is an error.
-        on_progress: called with the name of the stage, and how many of how many parts are done.
+        on_progress: called with the name of the stage, and how many of how many parts are done: 0
+            when the stage begins.
 
     Returns:
         The report.
@@ -200,6 +201,7 @@ def _check_leaks(
     assert isinstance(embedding.weight, torch.Tensor)
     chosen = find_changes(work.samples, count=changes, vocabulary=len(embedding.weight))
     done = 0
+    work.on_progress("leaks", done, len(chosen) + 1)
 
     def hidden(samples: Sequence[Sample]) -> list[torch.Tensor]:
         nonlocal done
