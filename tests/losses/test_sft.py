@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from treetrain.data.sample import Sample
+from treetrain.losses.policy import policy_loss
 from treetrain.losses.sft import sft_loss
 from treetrain.losses.window import measure_window
 from treetrain.models.prepare import prepare
@@ -211,3 +212,64 @@ def test_a_scaled_loss_in_float16_keeps_its_gradients():
     (sft_loss(model, batch, 1e7) * 2.0**20).backward()
     ours = model.model.norm.weight.grad.float() * (1e7 / 2.0**20)
     assert float((ours - expected).abs().max()) <= 0.02 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("weights", "reduction", "said"),
+    [
+        ([0, 1e308, 1e308], "sum", r"finite sum, got inf over samples\[1\] \(data:2\)"),
+        ([0, 1e-310, 1e-310], "sequence_mean", r"at least 2.2e-308 .* samples\[1\] \(data:2\)"),
+        ([0, 1e39, 1], "sum", r"3.4e\+38 for a loss in torch.float32 .* samples\[1\] \(data:2\)"),
+        ([0, 1e-46, 1e-46], "path_mean", r"between 1.2e-38 .*, got 5e-47 at most"),
+        ([0, 1, 1], 1e-310, r"finite number above 0, got 1e-310"),
+        ([0, 1e30, 1], 1e-300, r"got inf at most, of samples\[1\]"),
+        ([0, 1e-300, 1], 1e300, r"got 1e-300 at most"),
+        ([0, 1e-200, 1e-200], 1e200, r"must not vanish .* got 1e-200 times 1e-200"),
+    ],
+)
+def test_weights_that_the_loss_cannot_hold_are_refused(weights, reduction, said):
+    model = make_tiny_model("llama")
+    prepare(model)
+    batch = pack([Sample([1, 2, 3], [1, 0, 0]), Sample([1, 2, 3], weights, source="data:2")])
+    with pytest.raises(ValueError, match=said):
+        sft_loss(model, batch, reduction)
+    advantages = {"objective": "ppo", "advantages": [1, 1], "old_logprobs": "current"}
+    with pytest.raises(ValueError, match=said):
+        policy_loss(model, batch, reduction, **advantages, clip_low=0.2, clip_high=0.2)
+
+
+def test_a_sum_of_several_sequences_that_overflows_is_refused():
+    sample = Sample([1, 2], [0, 1e308])
+    with pytest.raises(ValueError, match="finite sum, got inf over 2 targets"):
+        measure_window([pack([sample, sample])])
+    with pytest.raises(ValueError, match="finite sum, got inf over 2 targets"):
+        measure_window([pack([sample]), pack([sample])])
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-46, 1e39, 1e300])
+def test_extreme_weights_count_as_their_ratios_where_the_reduction_divides(scale):
+    model = make_tiny_model("llama")
+    prepare(model)
+    losses = [
+        sft_loss(model, pack([Sample([1, 2, 3], [0, factor, 2 * factor])]), "token_mean")
+        for factor in (1.0, scale)
+    ]
+    assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
+
+
+def test_a_weight_that_vanishes_beside_others_is_no_error(toy, alone, assert_equal):
+    samples = [Sample([1, 2, 3], [0, 1e-320, 1])]
+    loss = sft_loss(toy, pack(samples), "sum")
+    assert_equal([loss], [baseline_loss(toy, samples, "sum", alone)])
+
+
+def test_advantages_that_the_loss_cannot_hold_are_refused():
+    model = make_tiny_model("llama")
+    prepare(model)
+    batch = pack([Sample([1, 2], source="data:1"), [1, 3]])
+    settings = {"old_logprobs": "current", "clip_low": 0.2, "clip_high": 0.2}
+    for value in (1e39, 1e-46):
+        with pytest.raises(ValueError, match=r"must stay between .* samples\[0\] \(data:1\)"):
+            policy_loss(model, batch, "sum", objective="plain", advantages=[value, 0])
+        with pytest.raises(ValueError, match=r"advantages must stay .* samples\[0\] \(data:1\)"):
+            policy_loss(model, batch, "sum", objective="ppo", advantages=[value, 0], **settings)

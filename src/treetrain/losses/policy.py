@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from treetrain.losses.logprobs import edge_logprobs
 from treetrain.losses.policy_inputs import read_advantages, read_edges
-from treetrain.losses.reductions import Reduction, sequence_factors
+from treetrain.losses.reductions import Reduction, check_factors, scale_edges, sequence_factors
 from treetrain.losses.sft import linear_loss, target_coefficients
 from treetrain.losses.window import LossWindow
 from treetrain.packing.batch import Batch
@@ -146,6 +146,9 @@ def policy_loss(
         return torch.tensor(values, dtype=logprob.dtype, device=logprob.device)
 
     statistics = {"logprob": logprob.detach()}
+    advantage_edges = np.zeros(len(batch.targets.edge_weights))
+    advantage_edges[trained] = advantage
+    check_factors(batch, advantage_edges, logprob.dtype, name="advantages")
     gain = on_device(advantage)
     if objective == "plain":
         losses = -gain * logprob
@@ -174,7 +177,8 @@ def policy_loss(
         losses = losses - entropy_coefficient * entropy
         statistics["entropy"] = entropy.detach()
 
-    edge_factors = np.repeat(factors, batch.targets.edge_lengths) * batch.targets.edge_weights
+    edge_factors = scale_edges(batch, batch.targets.edge_weights, factors)
+    check_factors(batch, edge_factors, logprob.dtype, name="weights")
     loss = (losses * on_device(edge_factors[trained])).sum()
     return PolicyLoss(loss, len(trained), _means(statistics))
 

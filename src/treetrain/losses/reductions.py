@@ -20,6 +20,7 @@ import math
 from typing import Literal
 
 import numpy as np
+import torch
 
 from treetrain.losses.window import LossWindow, WeightSum, measure_window, sequence_weight_sums
 from treetrain.packing.batch import Batch
@@ -27,6 +28,9 @@ from treetrain.packing.targets import Floats
 from treetrain.tree.prefix_tree import Ints
 
 Reduction = Literal["path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum"] | float
+
+#: Below the smallest normal number a quotient by it would overflow.
+_SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 def sequence_factors(batch: Batch, reduction: Reduction, window: LossWindow | None) -> Floats:
@@ -60,7 +64,7 @@ def sequence_factors(batch: Batch, reduction: Reduction, window: LossWindow | No
     totals, counts = sequence_weight_sums(batch)
     ones = np.ones(batch.num_sequences)
     if not isinstance(reduction, str):
-        if not (reduction > 0 and math.isfinite(reduction)):
+        if not (reduction >= _SMALLEST and math.isfinite(reduction)):
             raise ValueError(f"reduction must be a finite number above 0, got {reduction}")
         return ones / reduction
     if reduction == "sum":
@@ -72,7 +76,7 @@ def sequence_factors(batch: Batch, reduction: Reduction, window: LossWindow | No
             _check_sum(window.weights, "the window", reduction)
         return ones / window.weights.total if window.weights.count else 0 * ones
     if reduction == "sequence_mean":
-        for index in np.flatnonzero((totals <= 0) & (counts > 0))[:1].tolist():
+        for index in np.flatnonzero((totals < _SMALLEST) & (counts > 0))[:1].tolist():
             weights = WeightSum(float(totals[index]), int(counts[index]))
             _check_sum(weights, _name(batch, index), reduction)
         return np.divide(1 / window.sequences, totals, out=0 * ones, where=counts > 0)
@@ -82,6 +86,67 @@ def sequence_factors(batch: Batch, reduction: Reduction, window: LossWindow | No
     raise ValueError(
         f"reduction must be 'path_mean', 'sequence_mean', 'token_mean', 'trajectory_mean', 'sum' "
         f"or a number, got {reduction!r}"
+    )
+
+
+def scale_edges(batch: Batch, edge_weights: Floats, factors: Floats) -> Floats:
+    """Multiply flat edges by their sequences' factors.
+
+    Args:
+        batch: the batch.
+        edge_weights: one number per flat edge, [E].
+        factors: what `sequence_factors` gave, [S].
+
+    Returns:
+        The products, [E] float64.
+
+    Raises:
+        ValueError: all of them vanish in float64.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # for `check_factors` to refuse
+        products = edge_weights * np.repeat(factors, batch.targets.edge_lengths)
+    if edge_weights.any() and not products.any():
+        raise ValueError(
+            "weights must not vanish once the reduction has scaled them, got "
+            f"{np.abs(edge_weights).max():.3g} times {np.abs(factors).max():.3g} at most; scale "
+            "them, or the number that the reduction divides by"
+        )
+    return products
+
+
+def check_factors(
+    batch: Batch, values: Floats, dtype: torch.dtype, *, name: str, places: Ints | None = None
+) -> None:
+    """Refuse factors of the loss that its dtype cannot hold.
+
+    A factor that vanishes beside larger ones is lost in rounding anyway; refused is what overflows,
+    and what vanishes altogether.
+
+    Args:
+        batch: the batch, for messages.
+        values: the factors, [n] float64.
+        dtype: dtype of the loss.
+        name: what the factors are made of, for messages.
+        places: index into `values` of each flat edge, or -1, [E]; None: the values are those of
+            the flat edges.
+
+    Raises:
+        ValueError: the largest is too large or too small; names the sample.
+    """
+    largest = np.abs(values).max(initial=0.0)
+    limits = torch.finfo(dtype)
+    if largest == 0 or limits.tiny <= largest <= limits.max:
+        return
+    place = int(np.abs(values).argmax())
+    edge = place
+    if places is not None:
+        sharing = np.flatnonzero(places == place)
+        edge = int(sharing[np.abs(batch.targets.edge_weights[sharing]).argmax()])
+    owner = int(np.searchsorted(batch.targets.sequence_offsets, edge, side="right")) - 1
+    raise ValueError(
+        f"{name} must stay between {limits.tiny:.2g} and {limits.max:.2g} for a loss in "
+        f"{dtype} once the reduction has scaled them, got {largest:.3g} at most, of "
+        f"{_name(batch, owner)}; scale them, or the number that the reduction divides by"
     )
 
 
@@ -104,9 +169,10 @@ def _trajectory_sums(batch: Batch, window: LossWindow, totals: Floats, counts: I
 
 
 def _check_sum(weights: WeightSum, owner: str, reduction: str) -> None:
-    if not weights.total > 0:
+    least = "more than 0" if weights.total <= 0 else f"at least {_SMALLEST:.2g}"
+    if not weights.total >= _SMALLEST:
         raise ValueError(
-            f"weights must sum to more than 0 for reduction {reduction!r}, got {weights.total} "
+            f"weights must sum to {least} for reduction {reduction!r}, got {weights.total} "
             f"over {weights.count} targets of {owner}; choose 'sum', 'path_mean' or a number to "
             f"divide by, and put signs into advantages"
         )

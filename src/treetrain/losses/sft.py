@@ -5,12 +5,11 @@ Losses that need more than a weighted sum of log-probabilities are in `policy`.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from treetrain.losses.chunked_head import fused_head, head_logprobs
-from treetrain.losses.reductions import Reduction, sequence_factors
+from treetrain.losses.reductions import Reduction, check_factors, scale_edges, sequence_factors
 from treetrain.losses.window import LossWindow
 from treetrain.models.prepare import find_prepared
 from treetrain.packing.batch import Batch
@@ -68,8 +67,7 @@ def target_coefficients(batch: Batch, edge_weights: Floats, factors: Floats) -> 
     Returns:
         Sum of edge weight x factor over each target's edges, [M] float64.
     """
-    owners = np.repeat(factors, batch.targets.edge_lengths)
-    return batch.targets.sum_edges(edge_weights * owners)
+    return batch.targets.sum_edges(scale_edges(batch, edge_weights, factors))
 
 
 def linear_loss(
@@ -95,6 +93,7 @@ def linear_loss(
     prepared = find_prepared(model)
     hidden = prepared.hidden_states(batch.packed)
     wide = torch.promote_types(hidden.dtype, torch.float32)
+    check_factors(batch, coefficients, wide, name="weights", places=batch.targets.edge_targets)
     factors = torch.tensor(coefficients, dtype=wide, device=hidden.device)
     if hidden.dtype == torch.float16:
         # Gradients made in the forward pass would be made before the loss is scaled, and vanish.

@@ -6,6 +6,7 @@ sums are known before the first batch is computed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,10 +19,21 @@ from treetrain.tree.prefix_tree import Ints
 
 @dataclass(frozen=True)
 class WeightSum:
-    """Sum of loss weights, and how many of them are not 0."""
+    """Sum of loss weights, and how many of them are not 0.
+
+    Raises:
+        ValueError: the sum is not finite.
+    """
 
     total: float = 0.0
     count: int = 0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.total):
+            raise ValueError(
+                f"weights must have a finite sum, got {self.total} over {self.count} targets; "
+                "scale them down"
+            )
 
     def __add__(self, other: WeightSum) -> WeightSum:
         return WeightSum(self.total + other.total, self.count + other.count)
@@ -80,6 +92,8 @@ def measure_window(batches: Iterable[Batch]) -> LossWindow:
     window = LossWindow()
     for batch in batches:
         totals, counts = sequence_weight_sums(batch)
+        with np.errstate(over="ignore"):  # refused by `WeightSum`
+            total = float(totals.sum())
         named: dict[Hashable, WeightSum] = {}
         for index, name in enumerate(batch.trajectories):
             if name is not None:
@@ -87,7 +101,7 @@ def measure_window(batches: Iterable[Batch]) -> LossWindow:
                 named[name] = named.get(name, WeightSum()) + weights
         window += LossWindow(
             sequences=batch.num_sequences,
-            weights=WeightSum(float(totals.sum()), int(counts.sum())),
+            weights=WeightSum(total, int(counts.sum())),
             unnamed=sum(name is None for name in batch.trajectories),
             trajectories=named,
         )
@@ -103,10 +117,19 @@ def sequence_weight_sums(batch: Batch) -> tuple[Floats, Ints]:
     Returns:
         Sum of the weights of each sequence's edges, [S] float64, and how many are not 0, [S]
         int64.
+
+    Raises:
+        ValueError: a sum is not finite; names the sample.
     """
     targets = batch.targets
     owners = np.repeat(np.arange(batch.num_sequences), targets.edge_lengths)
     weights = targets.edge_weights
     totals = np.bincount(owners, weights=weights, minlength=batch.num_sequences)
     counts = np.bincount(owners, weights=weights != 0, minlength=batch.num_sequences)
+    for index in np.flatnonzero(~np.isfinite(totals))[:1].tolist():
+        source = batch.samples[index].source
+        raise ValueError(
+            f"weights must have a finite sum, got {totals[index]} over samples"
+            f"[{batch.indices[index]}]{f' ({source})' if source else ''}; scale them down"
+        )
     return totals.astype(np.float64), counts.astype(np.int64)
