@@ -23,7 +23,8 @@ def test_import_loads_neither_torch_nor_transformers() -> None:
 
 def test_tree_and_data_load_neither_torch_nor_transformers() -> None:
     code = (
-        "import sys; from treetrain import Sample, build_prefix_tree, measure_tree, PrefixTree;"
+        "import sys; from treetrain import ModelShape, PrefixTree, Sample, build_prefix_tree, "
+        "measure_tree, read_samples;"
         "print({'torch', 'transformers'} & set(sys.modules))"
     )
     assert run_python(code) == "set()"

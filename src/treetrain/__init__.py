@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from treetrain.data.rows import read_samples
     from treetrain.data.sample import Sample
     from treetrain.errors import CapacityError, EquivalenceError, UnsupportedModelError
     from treetrain.losses.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from treetrain.packing.budget import pack_batches
     from treetrain.packing.recover import recover_sequences
     from treetrain.tree.build import build_prefix_tree, concatenate_trees
-    from treetrain.tree.metrics import flop_bound, measure_tree
+    from treetrain.tree.metrics import ModelShape, flop_bound, measure_tree
     from treetrain.tree.nodes import build_from_nodes
     from treetrain.tree.prefix_tree import PrefixTree
     from treetrain.verification.verify import verify
@@ -33,6 +34,7 @@ _HOMES = {
     "CapacityError": "errors",
     "EquivalenceError": "errors",
     "LossWindow": "losses.window",
+    "ModelShape": "tree.metrics",
     "PolicyLoss": "losses.policy",
     "PrefixTree": "tree.prefix_tree",
     "PreparedModel": "models.prepare",
@@ -49,6 +51,7 @@ _HOMES = {
     "pack_batches": "packing.budget",
     "policy_loss": "losses.policy",
     "prepare": "models.prepare",
+    "read_samples": "data.rows",
     "recover_sequences": "packing.recover",
     "sequence_logprobs": "losses.logprobs",
     "sequence_logprobs_and_entropies": "losses.logprobs",
@@ -61,6 +64,7 @@ __all__ = [
     "CapacityError",
     "EquivalenceError",
     "LossWindow",
+    "ModelShape",
     "PolicyLoss",
     "PrefixTree",
     "PreparedModel",
@@ -78,6 +82,7 @@ __all__ = [
     "pack_batches",
     "policy_loss",
     "prepare",
+    "read_samples",
     "recover_sequences",
     "sequence_logprobs",
     "sequence_logprobs_and_entropies",

@@ -121,6 +121,20 @@ def test_the_shape_moves_the_bound(ids, capsys):
     assert attention["shape"]["layers"] == 1
 
 
+def test_columns_of_ratios_are_named_as_ratios(ids, capsys):
+    main(["inspect", str(ids)])
+    lines = capsys.readouterr().out.splitlines()
+    place = next(n for n, line in enumerate(lines) if line.startswith("group "))
+    assert "floating-point work of separate sequences over those of the tree" in lines[place - 1]
+    names = ["reduction", "pair ratio", "FLOP bound", "targets"]
+    ends = [lines[place].index(name) + len(name) for name in names]
+    starts = [lines[place].index("tree tokens") + len("tree tokens"), *ends[:-1]]
+    row = lines[place + 1]
+    values = [row[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+    bound = inspect_json(capsys, str(ids))["flop_bound"]
+    assert values == [f"{17 / 9:.2f}", f"{58 / 37:.2f}", f"{bound:.2f}", "8"]
+
+
 def test_text_says_whether_it_pays_and_why(tmp_path, ids, capsys):
     main(["inspect", str(ids)])
     assert capsys.readouterr().out.strip().splitlines()[-1].startswith("pays: ")

@@ -110,3 +110,11 @@ def test_a_model_is_required(file, capsys):
     with pytest.raises(SystemExit) as leave:
         main(["verify", file])
     assert leave.value.code == 2
+
+
+def test_the_words_of_the_report_are_explained_below_it(file, capsys):
+    assert main(["verify", file, "--model", "tiny:llama"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("float32, reduction path_mean")
+    for word in ("step", "order", "own_target", "ancestor"):
+        assert any(f"{word}: " in line for line in lines[-2:])

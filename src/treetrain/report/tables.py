@@ -14,6 +14,11 @@ GROUPS_SHOWN = 20
 PARTINGS_SHOWN = 5
 NO_GROUP = "(no group)"
 
+CAPTION = (
+    "reduction, pair ratio, FLOP bound: tokens, attention pairs and floating-point work of "
+    "separate sequences over those of the tree"
+)
+
 Json = dict[str, Any]
 Decode = Callable[[Any], str]
 
@@ -76,8 +81,9 @@ def as_text(inspection: Inspection, report: ReadReport, decode: Decode | None) -
         f"{len(inspection.groups)} groups",
         *(f"  note: {note}" for note in report.notes()),
         "",
+        CAPTION,
         f"{'group':<24}{'sequences':>10}{'flat tokens':>13}{'tree tokens':>13}"
-        f"{'reduction':>11}{'pairs':>8}{'FLOPs':>8}{'targets':>10}",
+        f"{'reduction':>11}{'pair ratio':>12}{'FLOP bound':>12}{'targets':>10}",
     ]
     for count in inspection.groups[:GROUPS_SHOWN]:
         name = NO_GROUP if count.group is None else str(count.group)
@@ -129,7 +135,7 @@ def _row(name: str, metrics: TreeMetrics, bound: float, targets: int) -> str:
     shown = name if len(name) <= 23 else name[:20] + "..."
     return (
         f"{shown:<24}{metrics.sequences:>10}{metrics.flat_tokens:>13}{metrics.tree_tokens:>13}"
-        f"{metrics.token_reduction:>11.2f}{metrics.attention_pair_ratio:>8.2f}{bound:>8.2f}"
+        f"{metrics.token_reduction:>11.2f}{metrics.attention_pair_ratio:>12.2f}{bound:>12.2f}"
         f"{targets:>10}"
     )
 

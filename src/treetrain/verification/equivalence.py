@@ -10,6 +10,11 @@ from typing import Any
 from treetrain.verification.comparison import Comparison
 from treetrain.verification.leaks import LeakCheck
 
+LEGEND = (
+    "step: parameters after one step of SGD; order: log-probabilities, sequences turned round",
+    "sibling to own_target: states that an altered token must not move; ancestor: those it must",
+)
+
 
 @dataclass(frozen=True)
 class WorstToken:
@@ -158,7 +163,7 @@ class Report:
         verdict = "equal" if self.equal else "NOT EQUAL"
         yield (
             f"{verdict}: {self.sequences} sequences, {self.flat_tokens:,} flat tokens, "
-            f"{self.tree_tokens:,} tree tokens, {self.dtype}, {self.reduction}"
+            f"{self.tree_tokens:,} tree tokens, {self.dtype}, reduction {self.reduction}"
         )
         yield f"loss            separate {self.loss_separate:.9g}, tree {self.loss_tree:.9g}"
         for comparison in self.comparisons:
@@ -178,6 +183,7 @@ class Report:
         if self.flat_tokens == self.tree_tokens:
             yield "nothing is shared by these sequences: this says little of trees, choose others"
         yield from self.worst_lines()
+        yield from LEGEND
 
     def worst_lines(self) -> Iterator[str]:
         """Name the token and the parameter that differ most.
