@@ -138,8 +138,8 @@ class _SliceAttention(torch.autograd.Function):
         wide_output = _pad(output.to(wide_query.dtype), size)
         grad = _pad(grads[0].to(wide_query.dtype), size)
         grad_query = torch.empty_like(wide_query)
-        grad_key = torch.zeros_like(wide_key)
-        grad_value = torch.zeros_like(wide_value)
+        grad_key = torch.empty_like(wide_key)
+        grad_value = torch.empty_like(wide_value)
         for call in ctx.rectangles.calls:
             rows = slice(call.q_start, call.q_end)
             part_query, part_key, part_value = kernel.backward(
@@ -153,13 +153,10 @@ class _SliceAttention(torch.autograd.Function):
                 ctx.rectangles.mask(call, wide_query),
                 ctx.scale,
             )
-            if call.local:
-                grad_query[:, :, rows] = part_query
-            else:
-                grad_query[:, :, rows] += part_query
-            for keys, place in _places(call):
-                grad_key[:, :, keys] += part_key[:, :, place]
-                grad_value[:, :, keys] += part_value[:, :, place]
+            _accumulate(grad_query[:, :, rows], part_query, call.local)
+            for keys, place, first in _places(call):
+                for total, part in ((grad_key, part_key), (grad_value, part_value)):
+                    _accumulate(total[:, :, keys], part[:, :, place], first)
         grad_sinks = None
         if sinks is not None:
             weight = (sinks.to(logsumexp.dtype)[None, :, None] - logsumexp).exp()
@@ -195,12 +192,28 @@ def _gather(tensor: Tensor, call: Call) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
-def _places(call: Call) -> Iterator[tuple[slice, slice]]:
-    """Each key interval of a call, and where its keys stand among the call's keys."""
+def _places(call: Call) -> Iterator[tuple[slice, slice, bool]]:
+    """Each key interval of a call, where its keys stand among the call's keys, and whether first.
+
+    Local calls come first and in packed order, and keys before a tile belong to earlier tiles: a
+    key is met first where its own tile's local call reads it.
+    """
     first = 0
     for start, end in call.keys:
-        yield slice(start, end), slice(first, first + end - start)
+        own = min(max(start, call.q_start), end) if call.local else end
+        for begin, stop in ((start, own), (own, end)):
+            if begin < stop:
+                place = slice(first + begin - start, first + stop - start)
+                yield slice(begin, stop), place, begin >= own
         first += end - start
+
+
+def _accumulate(total: Tensor, part: Tensor, first: bool) -> None:
+    """Add a part to a total in place; the first one overwrites."""
+    if first:
+        total.copy_(part)
+    else:
+        total.add_(part)
 
 
 def _merge(output: Tensor, logsumexp: Tensor, part: Tensor, part_logsumexp: Tensor) -> None:
