@@ -1,4 +1,11 @@
-"""Errors a caller may want to act on; everything else is ValueError or TypeError."""
+"""Errors a caller may want to act on; everything else is ValueError or TypeError.
+
+With them stand the checks of an argument's type that every floor uses at its public functions.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
 
 
 class UnsupportedModelError(NotImplementedError):
@@ -14,3 +21,37 @@ class CapacityError(ValueError):
 
 class EquivalenceError(AssertionError):
     """Tree training and separate training differ by more than the dtype's floor."""
+
+
+def check_type(name: str, value: object, kinds: type | tuple[type, ...], expected: str) -> None:
+    """Refuse an argument of another type.
+
+    Args:
+        name: the argument's name.
+        value: the argument.
+        kinds: the types it may have.
+        expected: what it must be, and where such a thing comes from.
+
+    Raises:
+        TypeError: it has none of the types.
+    """
+    if not isinstance(value, kinds):
+        shown = f" {value!r:.60}" if isinstance(value, str | int | float) else ""
+        raise TypeError(f"{name} must be {expected}, got {type(value).__name__}{shown}")
+
+
+def check_number(name: str, value: object, *, whole: bool = False) -> None:
+    """Refuse an argument that is no number; a bool is none.
+
+    Args:
+        name: the argument's name.
+        value: the argument.
+        whole: whether it must be an integer.
+
+    Raises:
+        TypeError: it is no number, or no integer.
+    """
+    expected = "an integer" if whole else "a number"
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be {expected}, got bool {value}")
+    check_type(name, value, Integral if whole else Real, expected)

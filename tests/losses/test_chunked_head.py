@@ -348,7 +348,7 @@ def test_nothing_larger_than_one_chunk_of_logits_is_ever_made(fused):
 def test_wrong_arguments_are_refused(batch):
     hidden, head = make_hidden(batch), make_head("linear")
     arguments = (hidden, head, batch.targets)
-    with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
+    with pytest.raises(ValueError, match="temperature must be a finite number above 0, got 0"):
         head_logprobs(*arguments, tensors=batch.target_tensors, temperature=0.0)
     with pytest.raises(ValueError, match="chunk_tokens must be at least 1, got 0"):
         head_logprobs(*arguments, tensors=batch.target_tensors, chunk_tokens=0)

@@ -5,6 +5,7 @@ What is computed of a chunk is in `chunked_head`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from treetrain.errors import check_number
 from treetrain.losses.head_gradients import autocast_dtype
 from treetrain.packing.targets import Targets, TargetTensors
 
@@ -100,10 +102,14 @@ def plan_chunks(
 
     Raises:
         ValueError: `temperature` or `chunk_tokens` is out of range.
-        TypeError: the head's logits are narrower than float32.
+        TypeError: `temperature` or `chunk_tokens` is no number, or the head's logits are narrower
+            than float32.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
+    check_number("temperature", temperature)
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ValueError(f"temperature must be a finite number above 0, got {temperature}")
+    if chunk_tokens is not None:
+        check_number("chunk_tokens", chunk_tokens, whole=True)
     if chunk_tokens is not None and chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
     with torch.no_grad():

@@ -9,6 +9,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from treetrain.errors import check_type
 from treetrain.losses.chunked_head import head_logprobs
 from treetrain.models.prepare import find_prepared
 from treetrain.packing.batch import Batch
@@ -119,6 +120,7 @@ def edge_logprobs(
     Raises:
         ValueError: `targets` is unknown.
     """
+    check_type("batch", batch, Batch, "a Batch from pack(samples)")
     if targets not in ("all", "trained"):
         raise ValueError(f"targets must be 'all' or 'trained', got {targets!r}")
     every = targets == "all"

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from treetrain.errors import check_number
 from treetrain.losses.logprobs import edge_logprobs
 from treetrain.losses.policy_inputs import read_advantages, read_edges
 from treetrain.losses.reductions import Reduction, check_factors, scale_edges, sequence_factors
@@ -117,6 +118,8 @@ def policy_loss(
         ("clip_low", clip_low),
         ("clip_high", clip_high),
     ):
+        if number is not None:
+            check_number(name, number)
         if number is not None and not math.isfinite(number):
             raise ValueError(f"{name} must be finite, got {number}")
     _check_inputs(

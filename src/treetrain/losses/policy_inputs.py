@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
+from treetrain.errors import check_type
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats
 from treetrain.tree.prefix_tree import Ints
@@ -62,11 +63,13 @@ def read_edges(
         One value per trained edge, [n] float64.
 
     Raises:
+        TypeError: rows have no length, or one holds no numbers.
         ValueError: rows are no sequence, there is not one row per sequence or one value per edge,
             or a value of a trained edge is not finite; names the first.
-    """
+    """  # noqa: DOC503 (the functions below raise TypeError)
     if isinstance(rows, str | Mapping):
         raise ValueError(f"{name} must be one row per sequence, got a {type(rows).__name__}")
+    check_type(name, rows, Sized, "one row per sequence")
     if len(rows) != batch.num_sequences:
         raise ValueError(
             f"{name} must have one entry per sequence of the batch, {batch.num_sequences}, got "
@@ -75,7 +78,7 @@ def read_edges(
     offsets = batch.targets.sequence_offsets
     values = np.empty(len(batch.targets.edge_weights))
     for index, row in enumerate(rows):
-        array = _to_float64(row)
+        array = _to_float64(row, f"{name}[{index}]")
         length = int(offsets[index + 1] - offsets[index])
         if array.shape != (length,) and not (numbers and array.ndim == 0):
             raise ValueError(
@@ -96,7 +99,10 @@ def read_edges(
     return chosen
 
 
-def _to_float64(row: Any) -> Floats:
+def _to_float64(row: Any, name: str) -> Floats:
     if hasattr(row, "detach"):
         row = row.detach().cpu().double().numpy()
-    return np.asarray(row, dtype=np.float64)
+    try:
+        return np.asarray(row, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must hold numbers, got {row!r:.60}") from error

@@ -22,6 +22,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from treetrain.errors import check_type
 from treetrain.losses.window import LossWindow, WeightSum, measure_window, sequence_weight_sums
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats
@@ -47,8 +48,12 @@ def sequence_factors(batch: Batch, reduction: Reduction, window: LossWindow | No
     Raises:
         ValueError: the reduction is unknown; a sum of weights that it divides by is not above 0; or
             the batch is no part of the window.
-        TypeError: the reduction is neither a name nor a number.
+        TypeError: the reduction is neither a name nor a number, or another argument is of another
+            type.
     """
+    check_type("batch", batch, Batch, "a Batch from pack(samples)")
+    if window is not None:
+        check_type("window", window, LossWindow, "None or a window from measure_window(batches)")
     if isinstance(reduction, bool) or not isinstance(reduction, str | int | float):
         raise TypeError(
             f"reduction must be a name or a number, got {type(reduction).__name__}; see "

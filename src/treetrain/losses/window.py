@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from treetrain.errors import check_type
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats
 from treetrain.tree.prefix_tree import Ints
@@ -89,8 +90,10 @@ def measure_window(batches: Iterable[Batch]) -> LossWindow:
         >>> window.sequences, window.weights.total, window.num_trajectories
         (3, 4.0, 2)
     """
+    check_type("batches", batches, Iterable, "a list of batches; put a single one into a list")
     window = LossWindow()
-    for batch in batches:
+    for place, batch in enumerate(batches):
+        check_type(f"batches[{place}]", batch, Batch, "a Batch from pack(samples)")
         totals, counts = sequence_weight_sums(batch)
         with np.errstate(over="ignore"):  # refused by `WeightSum`
             total = float(totals.sum())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from treetrain.errors import UnsupportedModelError
+from treetrain.errors import UnsupportedModelError, check_type
 from treetrain.models.guards import (
     check_convolutions,
     check_depth,
@@ -171,6 +171,7 @@ class PreparedModel:
             UnsupportedModelError: if a layer did not see the tree, if the model draws at random in
                 training, or if a position embedding cannot serve the tree's depth.
         """  # noqa: DOC503 (the checks raise UnsupportedModelError)
+        check_type("packed", packed, PackedTree, "a PackedTree, as batch.packed is one")
         if not self.active:
             raise ValueError("the model was given back by undo(); call prepare(model) again")
         embedding = self.model.get_input_embeddings()
@@ -269,6 +270,7 @@ def find_prepared(model: nn.Module) -> PreparedModel:
     Raises:
         ValueError: if `prepare` was not called, or undone.
     """
+    check_type("model", model, nn.Module, "a prepared transformers model itself, not its handle")
     prepared = getattr(model, _ATTRIBUTE, None)
     if not isinstance(prepared, PreparedModel):
         raise ValueError(

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from treetrain.data.sample import Sample
+from treetrain.errors import check_type
 from treetrain.packing.packed_tree import PackedTree, pack_tree
 from treetrain.packing.targets import Targets, TargetTensors, find_targets
 from treetrain.tree.build import build_prefix_tree, concatenate_trees
@@ -144,15 +146,34 @@ def as_samples(samples: Iterable[Sample | ArrayLike]) -> list[Sample]:
         The samples, in order.
 
     Raises:
+        TypeError: they are no list, or one is no sample and no row; names the first.
         ValueError: there are none.
     """
+    expected = "a list of samples or of rows of token ids"
+    check_type("samples", samples, Iterable, expected)
+    given: list[Any] = list(samples)
+    if any(isinstance(samples, kind) for kind in (str, bytes, Mapping, Set)):
+        raise TypeError(f"samples must be {expected}, got {type(samples).__name__}")
+    for index, sample in enumerate(given):
+        if not isinstance(sample, Sample):
+            _check_row(f"samples[{index}]", sample)
     checked = [
         sample if isinstance(sample, Sample) else Sample(sample, source=f"samples[{index}]")
-        for index, sample in enumerate(samples)
+        for index, sample in enumerate(given)
     ]
     if not checked:
         raise ValueError("samples must hold at least one sequence, got none")
     return checked
+
+
+def _check_row(name: str, row: object) -> None:
+    expected = "a Sample or a row of token ids"
+    if isinstance(row, str | bytes):
+        raise TypeError(f"{name} must be {expected}, got {type(row).__name__}; tokenize it first")
+    if isinstance(row, int | np.integer):
+        raise TypeError(f"{name} must be {expected}, got {row}; put a single row into a list")
+    if not hasattr(row, "__array__"):
+        check_type(name, row, Sequence, expected)
 
 
 def group_samples(samples: Sequence[Sample]) -> list[Ints]:

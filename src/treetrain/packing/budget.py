@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from treetrain.data.sample import Sample
+from treetrain.errors import check_number
 from treetrain.packing.batch import Batch, as_samples, assemble, build_group_tree, group_samples
 from treetrain.tree.prefix_tree import Ints, PrefixTree
 
@@ -52,6 +53,7 @@ def pack_batches(samples: Iterable[Sample | ArrayLike], *, max_tokens: int) -> l
         >>> [(b.indices.tolist(), b.num_tokens, b.duplicated_tokens) for b in batches]
         [([0, 1], 4, 0), ([2], 3, 2)]
     """
+    check_number("max_tokens", max_tokens, whole=True)
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
     checked = as_samples(samples)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from treetrain.errors import check_type
 from treetrain.tree.prefix_tree import PrefixTree
 
 
@@ -87,6 +88,7 @@ def pack_tree(tree: PrefixTree, device: torch.device | str | None = None) -> Pac
         >>> packed.tokens.tolist(), packed.depth_positions.tolist(), packed.subtree_ends.tolist()
         ([[1, 2, 4, 5, 3]], [[0, 1, 2, 3, 2]], [5, 5, 4, 4, 5])
     """
+    check_type("tree", tree, PrefixTree, "a PrefixTree from build_prefix_tree(sequences)")
     # The tree's arrays are read-only and torch tensors are not, so the tensors are copies.
     return PackedTree(
         tree=tree,

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from treetrain.errors import check_type
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Targets, TargetTensors
 
@@ -40,6 +41,8 @@ def recover_sequences(
         >>> [row.tolist() for row in recover_sequences(batch.packed.tokens[0], batch, per="token")]
         [[1, 2, 3], [1, 2, 4, 5]]
     """
+    check_type("values", values, Tensor, "a tensor with one row per token or target")
+    check_type("batch", batch, Batch, "a Batch from pack(samples)")
     if per == "token":
         _check_rows(values, batch.num_tokens, "token")
         flat = values.index_select(0, batch.flat_places)

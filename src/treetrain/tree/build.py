@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treetrain.errors import check_type
 from treetrain.tree.common_prefixes import enclosing_groups, neighbour_prefixes
 from treetrain.tree.kinds import token_kind
 from treetrain.tree.layout import UnorderedNodes, lay_out
@@ -77,7 +78,10 @@ def concatenate_trees(trees: Iterable[PrefixTree]) -> PrefixTree:
     Raises:
         ValueError: there is no tree, or only some have keys.
     """
+    check_type("trees", trees, Iterable, "a list of prefix trees")
     parts = list(trees)
+    for index, part in enumerate(parts):
+        check_type(f"trees[{index}]", part, PrefixTree, "a PrefixTree")
     if not parts:
         raise ValueError("trees must hold at least one tree, got none")
     keys = [part.keys for part in parts if part.keys is not None]

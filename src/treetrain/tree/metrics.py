@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from treetrain.errors import check_type
 from treetrain.tree.prefix_tree import PrefixTree
 from treetrain.tree.ranges import sum_along_paths
 
@@ -101,6 +102,7 @@ def measure_tree(tree: PrefixTree) -> TreeMetrics:
         >>> metrics.flat_tokens, metrics.tree_tokens, metrics.token_reduction
         (6, 4, 1.5)
     """
+    check_type("tree", tree, PrefixTree, "a PrefixTree from build_prefix_tree(sequences)")
     flat_tokens, flat_pairs = _flat_work(tree)
     tree_pairs = _tree_pairs(tree)
     nodes = np.arange(tree.num_nodes, dtype=np.int64)
@@ -144,6 +146,7 @@ def flop_bound(
     Returns:
         The FLOP bound, what a measured speed-up is held against; 1 without tokens.
     """
+    check_type("shape", shape, ModelShape, "a ModelShape")
     work = [(*_flat_work(tree), tree) for tree in _as_list(trees)]
     flat = _flops(sum(w[0] for w in work), sum(w[1] for w in work), shape, recompute=recompute)
     return _ratio(flat, _tree_flops([w[2] for w in work], shape, recompute=recompute))
@@ -165,6 +168,7 @@ def leafized_flop_bound(
     Returns:
         The FLOP bound against that opponent; 1 without tokens.
     """
+    check_type("shape", shape, ModelShape, "a ModelShape")
     several = _as_list(trees)
     tokens = pairs = 0
     for tree in several:
@@ -177,7 +181,11 @@ def leafized_flop_bound(
 
 
 def _as_list(trees: PrefixTree | Iterable[PrefixTree]) -> list[PrefixTree]:
-    return [trees] if isinstance(trees, PrefixTree) else list(trees)
+    check_type("trees", trees, (PrefixTree, Iterable), "a prefix tree or a list of them")
+    several = [trees] if isinstance(trees, PrefixTree) else list(trees)
+    for index, tree in enumerate(several):
+        check_type(f"trees[{index}]", tree, PrefixTree, "a PrefixTree")
+    return several
 
 
 def _flat_work(tree: PrefixTree) -> tuple[int, int]:

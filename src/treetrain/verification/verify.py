@@ -11,7 +11,12 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from treetrain.data.sample import Sample
-from treetrain.errors import EquivalenceError, UnsupportedModelError
+from treetrain.errors import (
+    EquivalenceError,
+    UnsupportedModelError,
+    check_number,
+    check_type,
+)
 from treetrain.losses.reductions import Reduction
 from treetrain.models.prepare import PreparedModel, find_prepared, prepare
 from treetrain.packing.batch import as_samples
@@ -86,6 +91,11 @@ def verify(
         >>> report.equal, report.flat_tokens, report.tree_tokens
         (True, 10, 7)
     """  # noqa: DOC503 (_check_arguments and _prepared raise the ValueError)
+    check_type("model", model, nn.Module, "a transformers model")
+    for name, number in (("tolerance", tolerance), ("learning_rate", learning_rate)):
+        if number is not None:
+            check_number(name, number)
+    check_number("changes", changes, whole=True)
     checked = as_samples(samples)
     _check_arguments(model, checked)
     with unchanged(model), _prepared(model, backend) as prepared:
