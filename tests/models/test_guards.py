@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from types import MethodType
 from typing import Any
 
@@ -79,6 +80,8 @@ def test_a_forward_put_in_place_of_the_class_s_own_is_refused_before_and_after()
     with pytest.raises(UnsupportedModelError, match=r"LlamaForCausalLM has a forward of its own"):
         prepare(model)
     model.forward = forward  # as wrappers leave it that were taken off
+    prepare(model)
+    model.forward = MethodType(inspect.unwrap(forward), model)  # or so
     prepared = prepare(model)
     model.forward = MethodType(in_bfloat16, model)
     with pytest.raises(UnsupportedModelError, match=r"del model.forward"):

@@ -118,8 +118,11 @@ def check_wrappers(model: PreTrainedModel) -> None:
     forward = vars(model).get("forward")
     # A compiled forward computes what the one below it does.
     forward = getattr(forward, "_torchdynamo_orig_callable", forward)
-    own = forward is None or getattr(forward, "__func__", None) is type(model).forward
-    if not own:
+    # Wrappers that were taken off may leave the class's forward without its decorators.
+    own: list[Any] = [type(model).forward]
+    while hasattr(own[-1], "__wrapped__"):
+        own.append(own[-1].__wrapped__)
+    if forward is not None and getattr(forward, "__func__", None) not in own:
         raise UnsupportedModelError(
             f"{name} has a forward of its own in place of its class's ({_name_function(forward)}), "
             "which a tree call would go around; take it off: del model.forward, or "
