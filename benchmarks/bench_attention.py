@@ -62,19 +62,25 @@ def measure(
         )
         _backward(attended, on_tree)
 
-    def run_alone() -> None:
-        for tensors in alone:
-            query, key, value = tensors
-            attended = F.scaled_dot_product_attention(
-                query, key, value, is_causal=True, enable_gqa=True
-            )
-            _backward(attended, tensors)
+    def run_alone(tensors: list[Tensor]) -> None:
+        query, key, value = tensors
+        attended = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=True
+        )
+        _backward(attended, tensors)
 
-    timings = time_in_turns(
-        {"slices": run_slices, "dense": run_dense, "alone": run_alone}, rounds=rounds, warmup=2
-    )
     metrics = measure_tree(tree)
     bound = metrics.attention_pairs_flat / metrics.attention_pairs_tree
+    timings = time_in_turns(
+        {
+            "slices": run_slices,
+            "dense": run_dense,
+            "alone": [partial(run_alone, tensors) for tensors in alone],
+        },
+        rounds=rounds,
+        slots=max(2, round(bound / 2)),
+        settle=True,
+    )
     speedup = timings.speedup("alone", "slices")
     return {
         "tree_tokens": tree.num_tokens,

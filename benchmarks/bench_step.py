@@ -73,17 +73,33 @@ def leafize(samples: Sequence[Sample]) -> list[Separate]:
     return [Separate(torch.tensor(tokens), torch.tensor(weights)) for tokens, weights in hosts]
 
 
-def run_separate(model: PreTrainedModel, sequences: Sequence[Separate], divisor: float) -> None:
-    model.zero_grad(set_to_none=True)
+def run_sequence(model: PreTrainedModel, sequence: Separate, divisor: float) -> None:
     head = model.get_output_embeddings()
     assert head is not None
-    for sequence in sequences:
-        hidden = model.base_model(input_ids=sequence.tokens[None], use_cache=False)[0][0]
-        predictors = torch.nonzero(sequence.weights[1:])[:, 0]
-        logits = head(hidden[predictors])
-        losses = F.cross_entropy(logits, sequence.tokens[predictors + 1], reduction="none")
-        weights = sequence.weights[predictors + 1].to(losses.dtype)
-        ((losses * weights).sum() / divisor).backward()
+    hidden = model.base_model(input_ids=sequence.tokens[None], use_cache=False)[0][0]
+    predictors = torch.nonzero(sequence.weights[1:])[:, 0]
+    logits = head(hidden[predictors])
+    losses = F.cross_entropy(logits, sequence.tokens[predictors + 1], reduction="none")
+    weights = sequence.weights[predictors + 1].to(losses.dtype)
+    ((losses * weights).sum() / divisor).backward()
+
+
+def separate_parts(
+    model: PreTrainedModel, sequences: Sequence[Separate], divisor: float
+) -> list[Callable[[], None]]:
+    """The parts of a separate step: one for each sequence; the first forgets old gradients."""
+
+    def run_first() -> None:
+        model.zero_grad(set_to_none=True)
+        run_sequence(model, sequences[0], divisor)
+
+    rest = [partial(run_sequence, model, sequence, divisor) for sequence in sequences[1:]]
+    return [run_first, *rest]
+
+
+def run_separate(model: PreTrainedModel, sequences: Sequence[Separate], divisor: float) -> None:
+    for part in separate_parts(model, sequences, divisor):
+        part()
 
 
 def worst_error(model: PreTrainedModel, truth: dict[str, Tensor]) -> float:
@@ -128,14 +144,17 @@ def measure(
     run_separate(twin, separate, divisor)
     error_separate = worst_error(twin, truth)
 
-    contestants = {"tree": run_tree, "separate": partial(run_separate, twin, separate, divisor)}
+    contestants = {"tree": run_tree, "separate": separate_parts(twin, separate, divisor)}
     if len(leafized) < len(separate):
-        contestants["leafized"] = partial(run_separate, twin, leafized, divisor)
-    timings = time_in_turns(contestants, rounds=rounds, warmup=0)
-    opponent = "leafized" if "leafized" in contestants else "separate"
-
+        leafized_twin = copy.deepcopy(twin)
+        contestants["leafized"] = separate_parts(leafized_twin, leafized, divisor)
     tree = batch.tree
     metrics = measure_tree(tree)
+    # A tree step every few sequences.
+    slots = max(2, min(round(metrics.token_reduction / 2), len(leafized)))
+    timings = time_in_turns(contestants, rounds=rounds, warmup=0, slots=slots, settle=True)
+    opponent = "leafized" if "leafized" in contestants else "separate"
+
     parameters = sum(p.numel() for p in model.base_model.parameters())
     parameters -= sum(p.numel() for p in model.get_input_embeddings().parameters())
     bound = flop_bound(tree, ModelShape(parameters, LAYERS, HEADS, HEAD_SIZE))
@@ -163,6 +182,7 @@ def measure(
         "gradient_error": error,
         "gradient_error_separate": error_separate,
         "rounds": rounds,
+        "slots": slots,
     }
 
 

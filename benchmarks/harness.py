@@ -69,37 +69,65 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 def time_in_turns(
-    contestants: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 1
+    contestants: Mapping[str, Callable[[], object] | Sequence[Callable[[], object]]],
+    *,
+    rounds: int,
+    warmup: int = 1,
+    slots: int = 1,
+    settle: bool = False,
 ) -> Timings:
     """Time contestants in one process, taking turns, so that the machine's moods hit all alike.
 
+    A machine's speed changes within seconds. Where one contestant takes many times as long as
+    another, a round is cut into slots: the long one, given as a sequence of parts, does some of its
+    parts in each, and the short one is called once in each, which counts as their mean.
+
     Args:
-        contestants: what to call, by name.
+        contestants: what to call, by name: one function, or parts that are called in order.
         rounds: calls of each that count.
         warmup: calls of each, before, that do not.
+        slots: number of turns that each has in a round.
+        settle: whether a turn begins with a call (of parts: of the next one) that does not count,
+            because the one before left its own data in the caches and its own holes in memory.
 
     Returns:
-        The times. Every round starts with another contestant.
+        The times, one a round for each. Every slot starts with another contestant.
     """
     names = list(contestants)
     seconds: dict[str, list[float]] = {name: [] for name in names}
+    turn = -warmup * slots
+    for number in range(-warmup, rounds):
+        elapsed = dict.fromkeys(names, 0.0)
+        for slot in range(slots):
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                contestant = contestants[name]
+                calls, share = [contestant], 1 / slots
+                if isinstance(contestant, Sequence):
+                    first, last = (len(contestant) * place // slots for place in (slot, slot + 1))
+                    calls, share = contestant[first:last], 1.0
+                if settle:
+                    calls[0]()
+                elapsed[name] += _time(calls) * share
+            turn += 1
+        if number >= 0:
+            for name in names:
+                seconds[name].append(elapsed[name])
+    return Timings(seconds)
+
+
+def _time(functions: Sequence[Callable[[], object]]) -> float:
+    """Call functions one after the other, without garbage collection, and return the seconds."""
     collects = gc.isenabled()
+    gc.collect()
+    gc.disable()
     try:
-        for number in range(-warmup, rounds):
-            for name in names[number % len(names) :] + names[: number % len(names)]:
-                gc.collect()
-                gc.disable()
-                start = perf_counter()
-                contestants[name]()
-                elapsed = perf_counter() - start
-                if collects:
-                    gc.enable()
-                if number >= 0:
-                    seconds[name].append(elapsed)
+        start = perf_counter()
+        for function in functions:
+            function()
+        return perf_counter() - start
     finally:
         if collects:
             gc.enable()
-    return Timings(seconds)
 
 
 def measure_peak(function: Callable[[], object]) -> int:

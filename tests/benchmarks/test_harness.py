@@ -82,6 +82,61 @@ def test_contestants_take_turns_and_every_round_starts_with_another(harness: Mod
     assert [len(timings.seconds[name]) for name in "ab"] == [3, 3]
 
 
+def test_a_long_contestants_parts_are_spread_over_the_slots_of_a_round(harness: ModuleType) -> None:
+    calls: list[str] = []
+    timings = harness.time_in_turns(
+        {
+            "short": lambda: calls.append("s"),
+            "long": [lambda part=part: calls.append(part) for part in "12345"],
+        },
+        rounds=2,
+        warmup=0,
+        slots=2,
+    )
+    assert "".join(calls) == "s12" + "345s" + "s12" + "345s"
+    assert [len(seconds) for seconds in timings.seconds.values()] == [2, 2]
+
+
+def test_a_turn_may_begin_with_a_call_that_does_not_count(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, calls = [0.0], []
+
+    def wait(name: str) -> None:
+        now[0] += 1.0
+        calls.append(name)
+
+    monkeypatch.setattr(harness, "perf_counter", lambda: now[0])
+    timings = harness.time_in_turns(
+        {"short": lambda: wait("s"), "long": [lambda part=part: wait(part) for part in "123"]},
+        rounds=1,
+        warmup=0,
+        slots=2,
+        settle=True,
+    )
+    assert "".join(calls) == "ss11" + "223ss"
+    assert timings.seconds == {"short": [1.0], "long": [3.0]}
+
+
+def test_the_time_of_parts_is_their_sum_and_of_repeated_calls_their_mean(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(harness, "perf_counter", lambda: now[0])
+    short = iter([1.0, 3.0])
+    timings = harness.time_in_turns(
+        {"short": lambda: wait(next(short)), "long": [lambda: wait(5.0)] * 4},
+        rounds=1,
+        warmup=0,
+        slots=2,
+    )
+    assert timings.seconds == {"short": [2.0], "long": [20.0]}
+
+
 def test_speedup_is_compared_within_each_round(harness: ModuleType) -> None:
     timings = harness.Timings({"slow": [2.0, 40.0, 6.0], "fast": [1.0, 10.0, 2.0]})
     assert timings.speedup("slow", "fast") == harness.Spread(3.0, 2.5, 3.5)
