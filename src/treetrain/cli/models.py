@@ -70,7 +70,7 @@ def load_model(
         ValueError: nothing of that name can be loaded.
     """
     import torch
-    from transformers import AutoModelForCausalLM, GgufConfig
+    from transformers import AutoModelForCausalLM
 
     text = str(name)
     if text.startswith(TINY):
@@ -101,7 +101,7 @@ def load_model(
                 model = AutoModelForCausalLM.from_pretrained(
                     str(path.parent),
                     gguf_file=path.name,
-                    quantization_config=GgufConfig(gguf_file=path.name, dequantize=True),
+                    **_dequantized(path.name),
                     **arguments,
                 )
             else:
@@ -115,6 +115,16 @@ def load_model(
         kind = "folder" if path.is_dir() else "file" if path.is_file() else "name"
         raise ValueError(f"{expected}, got the {kind} {text!r} {explain(error, no_hub)}") from error
     return _ready(model, dtype)
+
+
+def _dequantized(file: str) -> dict[str, Any]:
+    """What asks for plain weights from a GGUF file; before `GgufConfig` nothing else was loaded."""
+    import transformers
+
+    config = getattr(transformers, "GgufConfig", None)
+    if config is None:
+        return {}
+    return {"quantization_config": config(gguf_file=file, dequantize=True)}
 
 
 def make_model(
