@@ -78,3 +78,17 @@ def test_second_derivatives_of_losses_are_refused_by_name(
                     retain_graph=True,
                     allow_unused=unused,
                 )
+
+
+@pytest.mark.parametrize("backend", ["slices", "reference"])
+def test_a_graph_of_the_gradient_may_be_made_through_checkpointing(backend: str) -> None:
+    gradients: list[list[Tensor]] = []
+    for create_graph in (False, True):
+        model = make_tiny_model("llama").train()
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        prepare(model, backend)
+        loss = sft_loss(model, pack(worked_example()), "sum")
+        gradients.append(
+            list(torch.autograd.grad(loss, list(model.parameters()), create_graph=create_graph))
+        )
+    torch.testing.assert_close(*gradients)

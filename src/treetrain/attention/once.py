@@ -29,6 +29,7 @@ def differentiable_once(backward: Backward) -> Backward:
 
     @functools.wraps(backward)
     def run(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        ctx = _ReadOnce(ctx)
         with torch.no_grad():
             results = backward(ctx, *grads)
         if not torch.is_grad_enabled():  # no create_graph
@@ -41,6 +42,26 @@ def differentiable_once(backward: Backward) -> Backward:
         return tuple(None if result is None else next(marked) for result in results)
 
     return run
+
+
+class _ReadOnce:
+    """An autograd context whose saved tensors are unpacked once, which is all checkpointing allows.
+
+    They go when the backward pass ends.
+    """
+
+    def __init__(self, ctx: Any) -> None:
+        vars(self)["ctx"] = ctx
+
+    @functools.cached_property
+    def saved_tensors(self) -> tuple[Tensor, ...]:
+        return self.ctx.saved_tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["ctx"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.ctx, name, value)
 
 
 class _Refuse(torch.autograd.Function):
