@@ -126,12 +126,13 @@ def test_an_interruption_while_saving_leaves_nothing_half_written(tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_gradient_checkpointing_gives_the_same_run(tmp_path):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradient_checkpointing_gives_the_same_run(tmp_path, dtype):
     losses = []
     for name, checkpointing in (("one", False), ("two", True)):
         model = {"path": "unused", "gradient_checkpointing": checkpointing}
         config = make_config(tmp_path / name, model=model)
-        done = run_training(make_tiny_model("llama"), SAMPLES, config, say=len)
+        done = run_training(make_tiny_model("llama", dtype=dtype), SAMPLES, config, say=len)
         losses.append([step.loss for step in done])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 

@@ -271,10 +271,13 @@ def test_the_baseline_runs_the_untouched_model(monkeypatch):
     assert seen == {("sdpa", ("input_ids", "use_cache"))}
 
 
-def test_gradients_are_checked_under_activation_checkpointing():
-    model = make_model("llama").train()
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_gradients_are_checked_under_activation_checkpointing(dtype, reentrant):
+    model = make_model("llama", dtype).train()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     assert verify(model, UNEVEN).equal
+    assert model.is_gradient_checkpointing
 
 
 def test_frozen_parameters_are_left_out():

@@ -27,7 +27,7 @@ from treetrain.verification.equivalence import Report, WorstToken
 from treetrain.verification.judgement import StepPair, compare_gradients, compare_logprobs
 from treetrain.verification.leaks import LeakCheck, check_changes, find_changes
 from treetrain.verification.restore import unchanged
-from treetrain.verification.widened import Widened
+from treetrain.verification.widened import widen
 
 
 def verify(
@@ -60,7 +60,8 @@ def verify(
     must equal separate sequences in float64.
 
     The model keeps its mode (train or eval): what is checked is what is trained, checkpointing of
-    activations included. Weights are never changed; gradients, random state and attention are as
+    activations included, except in float64: there activations are stored, which changes no value.
+    Weights are never changed; gradients, random state and attention are as
     before afterwards, also after an interruption.
 
     Args:
@@ -136,7 +137,7 @@ def _check(
     targets = sum(len(batch.targets) for batch in batches)
     # One rounding of the largest value, where the dtype has no tolerance of its own.
     rounding = torch.finfo(dtype).eps if allowed is None else allowed
-    with Widened() if dtype == torch.float64 else nullcontext():
+    with widen(model) if dtype == torch.float64 else nullcontext():
         separate, tree = work.run_separately(prepared), work.run_tree(prepared)
         turned = work.tree_logprobs(model, samples[::-1])[::-1]
         leaks = _check_leaks(prepared, work, changes=changes, tolerance=rounding)
@@ -193,7 +194,7 @@ def _run_in_float64(
     if hasattr(twin, "set_experts_implementation"):
         twin.set_experts_implementation("eager")
     backends = {layer.backend for layer in prepared.layers.values()}
-    with torch.autocast(twin.device.type, enabled=False), Widened():
+    with torch.autocast(twin.device.type, enabled=False), widen(twin):
         handle = prepare(twin, backends.pop() if len(backends) == 1 else "auto")
         truth = work.run_separately(handle, "float64 separate")
         tree = work.run_tree(handle, "float64 tree")

@@ -6,19 +6,20 @@ with float64 they differ by 1e-14, and a difference means something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 
 class Widened(TorchFunctionMode):
     """While it is active, whatever asks torch for float32 gets float64.
 
-    Recomputation of activation checkpointing is covered where the backward pass runs in the calling
-    thread, as it does on a CPU.
+    Backward passes are not covered: torch sets a mode aside while it runs one. What activation
+    checkpointing computes again there would be float32 again; `widen` switches it off.
 
     Example:
         >>> with Widened():
@@ -38,6 +39,25 @@ class Widened(TorchFunctionMode):
             func = Tensor.double
         swapped = {name: _widen(value) for name, value in (kwargs or {}).items()}
         return func(*(_widen(value) for value in args), **swapped)
+
+
+@contextmanager
+def widen(model: nn.Module) -> Iterator[None]:
+    """Compute a model in float64 throughout, its activations stored instead of computed again.
+
+    Args:
+        model: a float64 model; its activation checkpointing is off for the while.
+    """
+    name = "gradient_checkpointing"
+    layers = [module for module in model.modules() if getattr(module, name, False) is True]
+    try:
+        for layer in layers:
+            setattr(layer, name, False)
+        with Widened():
+            yield
+    finally:
+        for layer in layers:
+            setattr(layer, name, True)
 
 
 def _widen(value: Any) -> Any:
