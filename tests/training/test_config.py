@@ -61,6 +61,7 @@ def test_overrides_are_read_as_yaml_at_their_place(tmp_path):
         ("steps=0", "steps: .*greater than or equal to 1, got 0"),
         ("epochs=2", "must have either 'epochs' or 'steps'"),
         ("model.scratch={type: llama}", "model: must have either 'path' or 'scratch'"),
+        ("output=some/folder", "output must be another folder than model.path"),
         ("optimizer.lr=fast", "optimizer.lr: .*got 'fast'"),
         ("steps", "--set must be KEY.KEY=VALUE, got 'steps'"),
         ("output.x=1", "'output' must be a mapping, got 'out'"),

@@ -92,21 +92,45 @@ def test_a_first_check_that_fails_stops_the_run_before_anything_is_trained(tmp_p
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_an_interruption_leaves_metrics_and_no_model(tmp_path, monkeypatch):
+@pytest.fixture
+def interrupted(monkeypatch):
     original = run_module.train_steps
 
-    def interrupted(*args, **options):
+    def train_one_step(*args, **options):
         for step in original(*args, **options):
             yield step
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_module, "train_steps", interrupted)
+    def begin():
+        monkeypatch.setattr(run_module, "train_steps", train_one_step)
+
+    return begin
+
+
+def test_an_interruption_leaves_metrics_and_no_model_and_says_so(tmp_path, interrupted):
+    interrupted()
     model = make_tiny_model("llama")
+    said = []
     with pytest.raises(KeyboardInterrupt):
-        run_training(model, SAMPLES, make_config(tmp_path / "out"), say=len)
+        run_training(model, SAMPLES, make_config(tmp_path / "out"), say=said.append)
     assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 1
     assert not (tmp_path / "out" / "config.json").exists()
     assert model.config._attn_implementation == "sdpa"
+    assert "interrupted after step 1" in said[-1]
+    assert "no model was saved" in said[-1]
+
+
+def test_an_interruption_leaves_no_earlier_model_beside_the_new_metrics(tmp_path, interrupted):
+    output = tmp_path / "out"
+    run_training(make_tiny_model("llama"), SAMPLES, make_config(output), say=len)
+    interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        run_training(
+            make_tiny_model("llama"), SAMPLES, make_config(output, overwrite=True), say=len
+        )
+    assert len((output / "metrics.jsonl").read_text().splitlines()) == 1
+    assert not (output / "config.json").exists()
+    assert not list(output.glob("*.safetensors"))
 
 
 def test_an_interruption_while_saving_leaves_nothing_half_written(tmp_path, monkeypatch):

@@ -149,7 +149,7 @@ class TrainConfig(_Part):
         tokenizer: folder, GGUF file, "demo", "smollm2" or a name; None: the model's own.
         data: the rows.
         output: folder for the trained model, `metrics.jsonl` and `config.yaml`.
-        overwrite: whether the folder may hold an earlier run.
+        overwrite: whether the folder may hold an earlier run; its model goes before the first step.
         reduction: how losses are weighted against each other, by name or a number to divide by.
         tree: packing.
         optimizer: AdamW.
@@ -186,6 +186,12 @@ class TrainConfig(_Part):
     def _one_length(self) -> TrainConfig:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("must have either 'epochs' or 'steps'")
+        trained = self.model.path
+        if trained is not None and Path(trained).resolve() == Path(self.output).resolve():
+            raise ValueError(
+                f"output must be another folder than model.path, which a run that ends early would "
+                f"leave without its model, got {self.output!r}"
+            )
         if self.tokenizer is None and self.model.path is None:
             raise ValueError("must have 'tokenizer' for a model from scratch")
         return self

@@ -21,7 +21,7 @@ from treetrain.models.prepare import prepare
 from treetrain.packing.batch import Batch
 from treetrain.progress import Progress
 from treetrain.training.config import TrainConfig
-from treetrain.training.saving import CONFIG, save_model
+from treetrain.training.saving import CONFIG, remove_model, save_model
 from treetrain.training.trainer import StepMetrics, pack_shuffled, train_steps
 from treetrain.verification.equivalence import Report
 from treetrain.verification.verify import verify
@@ -40,7 +40,8 @@ def run_training(
     """Train a model and save it.
 
     The first packed row is checked against separate sequences before the first step; a difference
-    stops the run. The model is saved at the end only; an interruption leaves the metrics so far.
+    stops the run. The model is saved at the end only, and an earlier run's is taken away before the
+    first step; an interruption leaves the metrics so far, and says so.
 
     Args:
         model: a plain model on its device; afterwards it is trained and plain again.
@@ -77,6 +78,8 @@ def run_training(
         if config.check.flat_tokens:
             first_row = next(batch for batch in batches if len(batch.targets))
             check_first(model, first_row, config, say=say)
+        # An earlier run's model must not pass for this run's, should this run end early.
+        remove_model(output)
         (output / "config.yaml").write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
         loop = train_steps(
             model,
@@ -89,7 +92,11 @@ def run_training(
             clip_norm=config.clip_norm,
             seed=seed,
         )
-        with open(output / METRICS, "w", encoding="utf-8") as file, _bar(steps) as tell:
+        with (
+            _interruption_told(done, output, say),
+            open(output / METRICS, "w", encoding="utf-8") as file,
+            _bar(steps) as tell,
+        ):
             for metrics in loop:
                 done.append(metrics)
                 file.write(json.dumps(asdict(metrics)) + "\n")
@@ -100,7 +107,8 @@ def run_training(
         model.train(was_training)
         if config.model.gradient_checkpointing:
             _set_checkpointing(model, False)
-    save_model(model, tokenizer, output)
+    with _interruption_told(done, output, say):
+        save_model(model, tokenizer, output)
     first, last = done[0].loss, done[-1].loss
     say(f"trained {len(done)} steps: loss {first:.4g} -> {last:.4g}; model in {output}")
     return done
@@ -208,6 +216,20 @@ def _set_checkpointing(model: PreTrainedModel, enabled: bool) -> None:
     name = f"activation_checkpointing_{verb}"
     switch = getattr(model, name, None) or getattr(model, f"gradient_checkpointing_{verb}")
     switch(*([{"use_reentrant": False}] if enabled else []))
+
+
+@contextmanager
+def _interruption_told(
+    done: Sequence[StepMetrics], output: Path, say: Callable[[str], None]
+) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(
+            f"note: interrupted after step {len(done)}: the metrics so far are in "
+            f"{output / METRICS}, no model was saved"
+        )
+        raise
 
 
 @contextmanager

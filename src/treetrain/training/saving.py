@@ -31,11 +31,20 @@ def save_model(model: PreTrainedModel, tokenizer: Any, folder: str | Path) -> No
         model.save_pretrained(partial)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
-        (folder / CONFIG).unlink(missing_ok=True)
-        for stale in folder.glob("model*.safetensors*"):
-            stale.unlink()
+        remove_model(folder)
         names = sorted(file.name for file in partial.iterdir())
         for name in sorted(names, key=lambda name: name == CONFIG):
             os.replace(partial / name, folder / name)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_model(folder: Path) -> None:
+    """Take a saved model out of a folder, its config first: nothing loads what is left.
+
+    Args:
+        folder: the folder; its other files stay.
+    """
+    (folder / CONFIG).unlink(missing_ok=True)
+    for stale in folder.glob("model*.safetensors*"):
+        stale.unlink()
