@@ -36,16 +36,26 @@ def choose_shared(trees: Sequence[PrefixTree], limit: int) -> list[Ints]:
         >>> [chosen.tolist() for chosen in choose_shared([tree], 9)]
         [[2, 3]]
     """
-    places = [place for index, tree in enumerate(trees) for place in _places(index, tree, limit)]
+    found = [_Passing(tree, limit) for tree in trees]
+    places = [place for index, passing in enumerate(found) for place in passing.places(index)]
     places.sort(key=lambda place: (not place.parts, -place.saved))
     lengths = [tree.sequence_lengths for tree in trees]
-    least = min((int(own[own > 0].min()) for own in lengths if own.any()), default=0)
     chosen: list[set[int]] = [set() for _ in trees]
+    shortest = sorted(
+        (int(length), tree, sequence)
+        for tree, own in enumerate(lengths)
+        for sequence, length in enumerate(own)
+        if length
+    )
+    left = iter(shortest)  # those before are chosen
+    least = next(left, None)
     room = limit
     for place in places:
-        if room < least:
+        while least is not None and least[2] in chosen[least[1]]:
+            least = next(left, None)
+        if least is None or room < least[0]:
             break
-        for sequence in place.order.tolist():
+        for sequence in found[place.tree].order(place.node)[0].tolist():
             length = int(lengths[place.tree][sequence])
             if length <= room and sequence not in chosen[place.tree]:
                 chosen[place.tree].add(sequence)
@@ -79,26 +89,54 @@ class _Place:
     """A node at which sequences share what is above and in it."""
 
     tree: int
+    node: int
     parts: bool  # whether two of them part there, both going on
     saved: int  # tokens that those that fit need not compute again
-    order: Ints  # sequences through it: the two that come first, then from the shortest on
 
 
-def _places(index: int, tree: PrefixTree, limit: int) -> Iterator[_Place]:
-    by_rank = _by_length(tree)
-    pairs = _parting_pairs(tree, by_rank)
-    ranks, offsets, ends = _ranks_below(tree, by_rank)
-    lengths = tree.sequence_lengths[by_rank]
-    for node in np.flatnonzero(tree.path_counts >= 2).tolist():
-        through = np.sort(ranks[offsets[node] : offsets[ends[node]]])
-        pair = pairs.get(node)
-        parts = pair is not None and int(lengths[list(pair)].sum()) <= limit
-        if pair is not None and parts:
+class _Passing:
+    """The sequences that pass through each node of a tree, by length."""
+
+    def __init__(self, tree: PrefixTree, limit: int) -> None:
+        self.tree = tree
+        self.limit = limit
+        self.by_rank = _by_length(tree)
+        self.pairs = _parting_pairs(tree, self.by_rank)
+        self.lengths = tree.sequence_lengths[self.by_rank]
+        self.ranks, self.offsets, self.ends = _ranks_below(tree, self.by_rank)
+        self.sums = offsets_of(self.lengths[self.ranks])
+        # No node has more sequences that fit.
+        self.most = int((np.cumsum(self.lengths[self.lengths > 0]) <= limit).sum())
+
+    def places(self, index: int) -> Iterator[_Place]:
+        """Each node that at least two sequences that fit pass through."""
+        tree = self.tree
+        for node in np.flatnonzero(tree.path_counts >= 2).tolist():
+            first, last = self.offsets[node], self.offsets[self.ends[node]]
+            parts = self._parts(node)
+            if self.sums[last] - self.sums[first] <= self.limit:
+                fitting = int(last - first)
+            else:
+                fitting = self.order(node)[1]
+            if fitting >= 2:
+                depth = int(tree.depth_starts[node] + tree.node_lengths[node])
+                yield _Place(index, node, parts, (fitting - 1) * depth)
+
+    def order(self, node: int) -> tuple[Ints, int]:
+        """The two that part at a node, if they fit, then the shortest; and how many of them fit."""
+        through = self.ranks[self.offsets[node] : self.offsets[self.ends[node]]]
+        if self.most < len(through):
+            through = np.partition(through, self.most)[: self.most]
+        through = np.sort(through)
+        if self._parts(node):
+            pair = self.pairs[node]
             through = np.concatenate([pair, through[~np.isin(through, pair)]])
-        fitting = int((np.cumsum(lengths[through]) <= limit).sum())
-        if fitting >= 2:
-            depth = int(tree.depth_starts[node] + tree.node_lengths[node])
-            yield _Place(index, parts, (fitting - 1) * depth, by_rank[through])
+        fitting = int((np.cumsum(self.lengths[through]) <= self.limit).sum())
+        return self.by_rank[through], fitting
+
+    def _parts(self, node: int) -> bool:
+        pair = self.pairs.get(node)
+        return pair is not None and int(self.lengths[list(pair)].sum()) <= self.limit
 
 
 def _by_length(tree: PrefixTree) -> Ints:
