@@ -182,3 +182,19 @@ def test_a_loss_that_is_not_finite_stops_the_run():
     )
     with pytest.raises(ValueError, match=r"must be finite, got loss nan .* at step 1"):
         list(steps)
+
+
+def test_parameters_that_are_not_finite_after_the_last_step_stop_the_run():
+    model = make_tiny_model("llama")
+    prepare(model)
+    # Such an eps is 0 in float32, and so are gradients of tokens that are not in the data.
+    steps = train_steps(
+        model,
+        pack_batches(make_samples(), max_tokens=1000),
+        "token_mean",
+        steps=1,
+        optimizer=OptimizerConfig(lr=1e-2, eps=1e-60),
+        schedule=CONSTANT,
+    )
+    with pytest.raises(ValueError, match="must be finite after the last step, got others in model"):
+        list(steps)

@@ -8,12 +8,33 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 Dtype = Literal["float32", "bfloat16", "float64"]
+
+
+def _refuse_bool(value: Any) -> Any:
+    # pydantic would take true for 1.
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_refuse_bool), Field(le=2**63 - 1)]
+Number = Annotated[float, BeforeValidator(_refuse_bool)]
+Decay = Annotated[Number, Field(ge=0, lt=1)]
+#: Far above what makes sense, and far below what float32 cannot hold.
+LARGEST = 1e6
 
 
 class _Part(BaseModel):
@@ -77,7 +98,7 @@ class DataConfig(_Part):
     chat_template: str | None = None
     template_variables: dict[str, Any] = {}
     unrendered: Literal["refuse", "count"] = "refuse"
-    limit_tokens: int | None = Field(None, ge=1)
+    limit_tokens: Whole | None = Field(None, ge=1)
     shuffle: bool = True
 
     @model_validator(mode="before")
@@ -96,7 +117,7 @@ class TreeConfig(_Part):
         backend: attention backend.
     """
 
-    max_tokens: int = Field(8192, ge=1)
+    max_tokens: Whole = Field(8192, ge=1)
     backend: str = "auto"
 
 
@@ -110,10 +131,10 @@ class OptimizerConfig(_Part):
         weight_decay: decay of weights, times the learning rate.
     """
 
-    lr: float = Field(gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    lr: Number = Field(gt=0, le=LARGEST)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    eps: Number = Field(1e-8, gt=0, le=LARGEST)
+    weight_decay: Number = Field(0.0, ge=0, le=LARGEST)
 
 
 class ScheduleConfig(_Part):
@@ -126,8 +147,8 @@ class ScheduleConfig(_Part):
     """
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0)
-    final_factor: float = Field(0.0, ge=0, le=1)
+    warmup_steps: Whole = Field(0, ge=0)
+    final_factor: Number = Field(0.0, ge=0, le=1)
 
 
 class CheckConfig(_Part):
@@ -138,7 +159,7 @@ class CheckConfig(_Part):
             check.
     """
 
-    flat_tokens: int = Field(2000, ge=0)
+    flat_tokens: Whole = Field(2000, ge=0)
 
 
 class TrainConfig(_Part):
@@ -169,15 +190,17 @@ class TrainConfig(_Part):
     data: DataConfig
     output: str
     overwrite: bool = False
-    reduction: Literal["path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum"] | float
+    reduction: (
+        Literal["path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum"] | Number
+    )
     tree: TreeConfig = TreeConfig()  # pyright: ignore[reportCallIssue]
     optimizer: OptimizerConfig
     schedule: ScheduleConfig = ScheduleConfig()  # pyright: ignore[reportCallIssue]
-    accumulation: int = Field(1, ge=1)
-    clip_norm: float | None = Field(1.0, gt=0)
-    epochs: int | None = Field(None, ge=1)
-    steps: int | None = Field(None, ge=1)
-    seed: int = Field(0, ge=0)
+    accumulation: Whole = Field(1, ge=1)
+    clip_norm: Number | None = Field(1.0, gt=0)
+    epochs: Whole | None = Field(None, ge=1)
+    steps: Whole | None = Field(None, ge=1)
+    seed: Whole = Field(0, ge=0)
     dtype: Dtype = "float32"
     device: str | None = None
     check: CheckConfig = CheckConfig()  # pyright: ignore[reportCallIssue]
@@ -283,7 +306,7 @@ def _explain(error: Any, values: dict[str, Any]) -> str:
 
 def _is_union_branch(part: Any) -> bool:
     """Whether part of a location names a type that pydantic tried, not a key."""
-    return isinstance(part, str) and (part.startswith("literal[") or part == "float")
+    return isinstance(part, str) and part.startswith(("literal[", "function-before["))
 
 
 def _fields_at(parents: Sequence[Any]) -> list[str]:

@@ -130,7 +130,7 @@ def train_steps(
         What each step did.
 
     Raises:
-        ValueError: loss or gradients are not finite.
+        ValueError: loss or gradients are not finite, or parameters after the last step.
     """
     device = next(model.parameters()).device
     adamw = make_optimizer(model, optimizer)
@@ -163,6 +163,8 @@ def train_steps(
             )
         adamw.step()
         adamw.zero_grad(set_to_none=True)
+        if number + 1 == steps:
+            _check_finite(model)
         seconds = perf_counter() - start
         flat = sum(int(batch.tree.sequence_lengths.sum()) for batch in rows)
         tree = sum(batch.num_tokens for batch in rows)
@@ -180,6 +182,16 @@ def train_steps(
             flat_tokens_per_second=round(flat / seconds, 1),
             tree_tokens_per_second=round(tree / seconds, 1),
         )
+
+
+def _check_finite(model: nn.Module) -> None:
+    """What the loss of a next step would show; after the last step there is none."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise ValueError(
+                f"parameters must be finite after the last step, got others in {name}; lower "
+                "optimizer.lr or raise optimizer.eps"
+            )
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
