@@ -57,11 +57,14 @@ def test_a_branch_sees_its_prefix_and_not_the_branch_packed_before_it():
 
 def test_the_call_hands_over_an_explicit_mask():
     """Source: huggingface/transformers#46634."""
-    handle = prepare(make_tiny_model("llama"))
+    model = make_tiny_model("llama")
     masks = []
-    handle.decoder.register_forward_pre_hook(
-        lambda module, args, keywords: masks.append(keywords["attention_mask"]), with_kwargs=True
+    model.base_model.register_forward_pre_hook(
+        lambda module, args, keywords: masks.append(keywords.get("attention_mask")),
+        with_kwargs=True,
     )
+    handle = prepare(model)
+    masks.clear()
     hidden_of(handle, FORK)
     assert [mask.shape for mask in masks] == [(1, 1, 1, 1)]
 

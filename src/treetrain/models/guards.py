@@ -172,6 +172,23 @@ def check_convolutions(decoder: nn.Module) -> None:
             )
 
 
+def check_embeddings(decoder: nn.Module) -> None:
+    """Refuse embeddings whose gradients depend on how often a token is computed.
+
+    Args:
+        decoder: the part that returns hidden states.
+
+    Raises:
+        UnsupportedModelError: if one divides its gradients by a token's frequency in the call.
+    """
+    for name, module in decoder.named_modules():
+        if getattr(module, "scale_grad_by_freq", False):
+            raise UnsupportedModelError(
+                f"{name} has scale_grad_by_freq=True, which divides gradients by how often a token "
+                "stands in the call; a tree holds shared tokens once: set it to False"
+            )
+
+
 def find_dropouts(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """List the modules of a model that drop something: dropout, or whole layers.
 

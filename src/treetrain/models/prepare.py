@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError, check_type
+from treetrain.models.attached import check_attached, read_attached
 from treetrain.models.guards import (
     check_convolutions,
     check_depth,
     check_dropouts,
+    check_embeddings,
     check_layers,
     check_model,
     check_shared_states,
@@ -74,6 +76,7 @@ class PreparedModel:
         self.head = head
         self.layers = layers
         self._settings = _read_settings(model)
+        self._attached = read_attached(decoder, head.layer, layers)
         self._random_in_training: bool | None = None
         self._originals: list[tuple[object, str | None]] | None = None
 
@@ -128,6 +131,8 @@ class PreparedModel:
         if (settings := _read_settings(self.model)) != self._settings:
             changed = [name for name in settings if settings[name] != self._settings[name]]
             raise ValueError(f"config.{changed[0]} was changed; call prepare(model) again")
+        check_attached(self._attached, read_attached(self.decoder, self.head.layer, self.layers))
+        check_embeddings(self.decoder)
 
     def _check_not_random(self) -> None:
         check_dropouts(find_dropouts(self.model))
@@ -251,6 +256,7 @@ def _prepare(model: nn.Module, backend: str) -> PreparedModel:
         )
         check_layers(model, len(layers))
         check_convolutions(decoder)
+        check_embeddings(decoder)
         head = find_head(model, *_large_logits(model, decoder, tokens))
         prepared = PreparedModel(model, decoder, head=head, layers=layers)
         _check_on_tree(prepared, sequences)
@@ -284,7 +290,7 @@ def _read_settings(model: PreTrainedModel) -> dict[str, object]:
     """Config values that `prepare` has acted on."""
     config = model.config.get_text_config()
     names = ("sliding_window", "attention_chunk_size", "layer_types", "final_logit_softcapping")
-    names += ("logit_scale", "logits_scaling")
+    names += ("logit_scale", "logits_scaling", "is_causal")
     return {name: copy.copy(getattr(config, name, None)) for name in names}
 
 
