@@ -94,7 +94,16 @@ def test_measurement_leaves_the_model_as_it_was() -> None:
     model = make_tiny_model("llama")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     implementation = model.config._attn_implementation
-    result = measure(model, [Sample(t) for t in SEQUENCES], PLAN, measure_shape(model))
+    told: list[tuple[int, int]] = []
+    result = measure(
+        model,
+        [Sample(t) for t in SEQUENCES],
+        PLAN,
+        measure_shape(model),
+        lambda done, total: told.append((done, total)),
+    )
+    steps = 2 * (PLAN.rounds + 1)
+    assert told == [(done, steps) for done in range(1, steps + 1)]
     assert all(parameter.grad is None for parameter in model.parameters())
     assert model.config._attn_implementation == implementation
     for name, value in model.state_dict().items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -100,9 +101,10 @@ def run(args: argparse.Namespace) -> int:
     handle.undo()
     out.say("train", page.tell_steps(steps, len(tasks)))
 
-    out.working(f"measuring one step both ways in {plan.rounds + 1} rounds")
+    measuring = partial(out.working, "measuring one step both ways, in turn")
+    measuring()
     measured = stages.cut(tasks[-1], plan.measured_tokens)
-    measurement = stages.measure(model, measured, plan, shape)
+    measurement = stages.measure(model, measured, plan, shape, measuring)
     out.say("measure", page.tell_measurement(measurement))
 
     with without_bars():

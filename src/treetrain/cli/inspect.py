@@ -43,13 +43,18 @@ def run(args: argparse.Namespace) -> int:
         Exit code 0.
     """
     from treetrain.cli.tokenizers import load_tokenizer
+    from treetrain.progress import Progress
     from treetrain.report.inspection import DEFAULT_SHAPE, inspect_samples
     from treetrain.report.tables import as_json, as_text
 
+    progress = Progress()
+    progress(f"reading {args.file}")
     shape = DEFAULT_SHAPE if args.shape is None else _shape(args.shape)
     tokenizer = None if args.tokenizer is None else load_tokenizer(args.tokenizer)
     samples, report = read_file(args, tokenizer)
+    progress(f"counting {len(samples)} sequences")
     inspection = inspect_samples(samples, shape=shape)
+    progress.wipe()
     decode = None if tokenizer is None else tokenizer.decode
     if args.json:
         print(json.dumps(as_json(inspection, report, decode), ensure_ascii=False))

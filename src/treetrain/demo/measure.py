@@ -81,22 +81,29 @@ def separate_step(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
 
 
 def time_interleaved(
-    contestants: Mapping[str, Callable[[], object]], *, rounds: int
+    contestants: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Timing]:
     """Times contestants in turn, so that a change of the machine meets all of them.
 
     Args:
         contestants: what to run, by name.
         rounds: how often each runs; a run before the first round is not counted.
+        on_progress: called after each run with how many are done, and of how many.
 
     Returns:
         Their timings, by name.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    done = 0
     for number in range(rounds + 1):
         for name, step in contestants.items():
             start = perf_counter()
             step()
             if number:
                 seconds[name].append(perf_counter() - start)
+            done += 1
+            on_progress(done, (rounds + 1) * len(contestants))
     return {name: Timing(tuple(values)) for name, values in seconds.items()}

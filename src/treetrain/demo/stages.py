@@ -210,7 +210,11 @@ def train(model: PreTrainedModel, tasks: Sequence[Sequence[Sample]], plan: Plan)
 
 
 def measure(
-    model: PreTrainedModel, samples: Sequence[Sample], plan: Plan, shape: ModelShape
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    plan: Plan,
+    shape: ModelShape,
+    on_progress: Callable[[int, int], None],
 ) -> Measurement:
     """Times one step both ways, in turn, and compares the losses.
 
@@ -219,6 +223,7 @@ def measure(
         samples: the sequences of the step.
         plan: number of rounds.
         shape: sizes of the model.
+        on_progress: called after each step with how many are done, and of how many.
 
     Returns:
         The times beside the bound.
@@ -242,6 +247,7 @@ def measure(
             "separate": contestant("separate", plain, separate_step),
         },
         rounds=plan.rounds,
+        on_progress=on_progress,
     )
     tree = pack(samples).tree
     return Measurement(

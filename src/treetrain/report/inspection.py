@@ -187,7 +187,8 @@ def _reason(bound: float, leafized: float, token_reduction: float) -> str:
     reason = f"pays: sharing saves {saved} ({figures}; it pays from a bound of {PAYS_FROM} on)"
     if leafized < PAYS_FROM:
         reason += (
-            f"; but most sequences are prefixes of others: training only the longest, with the "
-            f"targets of all, would save as much but for a bound of {leafized:.2f}"
+            f"; but nearly all of it is in sequences that are prefixes of longer ones: leaving "
+            f"these out and training their targets in the longest saves as much without a tree, "
+            f"which adds a factor of {leafized:.2f} to that"
         )
     return reason
