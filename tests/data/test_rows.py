@@ -305,3 +305,55 @@ def test_real_rows_are_read_whole_and_without_loss(
             first = int(sample.weights.argmax())
             assert sample.weights[first:].all()
             assert sample.tokens[-1] == end
+
+
+@pytest.mark.parametrize("digits", [30, 5000])
+@pytest.mark.parametrize("field", ["input_ids", "labels", "keys"])
+def test_an_integer_of_any_length_is_refused_by_line_and_field(tmp_path, field, digits):
+    row = json.dumps({"input_ids": [1, 2], field: [1, 2]}).replace("2]", "9" * digits + "]")
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"input_ids": [1]}\n' + row)
+    with pytest.raises(ValueError, match=r"^data\.jsonl:2: field '\w+\[1\]' must be "):
+        read_samples(path)
+
+
+LONE = "a\ud83d"
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"prompt": LONE, "completion": "b"}, "prompt"),
+        ({"prompt": "a", "ids": [1], "group": LONE}, "group"),
+        ({"messages": [{"role": "user", "content": LONE}]}, r"messages\[0\].content"),
+        ({"messages": [], "tools": [{"function": {"name": LONE}}]}, r"tools\[0\].function.name"),
+        ({"prompt": {"text": LONE, "role": "user", "replies": []}}, "prompt.text"),
+    ],
+)
+def test_half_a_character_is_refused_by_line_and_field(tmp_path, tokenizer, row, field):
+    with pytest.raises(ValueError, match=rf"^data\.jsonl:1: field '{field}' must be .*'\\ud83d'"):
+        read_samples(write(tmp_path, row), tokenizer=tokenizer)
+
+
+def test_half_a_character_in_a_field_that_is_not_read_does_no_harm(tmp_path):
+    assert len(read_samples(write(tmp_path, {"input_ids": [1, 2], "text": LONE}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tokenizer": "demo"}, "tokenizer must be a tokenizer of transformers.* got str"),
+        ({"select": "k=1"}, "select must be a dict .* got str 'k=1'"),
+        ({"select": {"k": 1}}, r"select\['k'\] must be text.* got int 1"),
+        ({"template_variables": [1]}, "template_variables must be a dict, got list"),
+        ({"tools": 5}, "tools must be a list .* got int 5"),
+        ({"tools": {"a": 1}}, "tools must be a list .* got dict"),
+        ({"tools": ["a"]}, r"tools\[0\] must be a tool schema"),
+        ({"chat_template": 5}, "chat_template must be Jinja text, got int 5"),
+        ({"path": None}, "path must be the path of a file, got NoneType"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(tmp_path, arguments, message):
+    path = write(tmp_path, {"input_ids": [1, 2]})
+    with pytest.raises(TypeError, match=message):
+        read_samples(**{"path": path, **arguments})

@@ -6,12 +6,14 @@ A checked row says what was written; `expand` makes sequences of it.
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 Json = dict[str, Any]
 Name = str | int | None
+#: An integer that fits an array; what an id may be is checked where the row's padding is known.
+Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 ACCEPTED = (
     "`input_ids` (with `loss_mask` or `labels`, `attention_mask`, `weights`, `keys`)",
@@ -57,14 +59,14 @@ class _Row(BaseModel):
 class TokenRow(_Row):
     """Token ids that were made elsewhere, with a mask or labels saying what is trained."""
 
-    input_ids: list[int]
+    input_ids: list[Integer]
     loss_mask: list[Literal[0, 1] | bool] | None = None
     completion_mask: list[Literal[0, 1] | bool] | None = None
     assistant_masks: list[Literal[0, 1] | bool] | None = None
     attention_mask: list[Literal[0, 1] | bool] | None = None
-    labels: list[int] | None = None
+    labels: list[Integer] | None = None
     weights: list[float] | None = None
-    keys: list[int] | None = None
+    keys: list[Integer] | None = None
     advantage: float | list[float] | None = None
 
 
@@ -80,9 +82,9 @@ class RecordedRow(_Row):
     """A user's question and the ids that a model sampled as its answer."""
 
     prompt: str
-    ids: list[int]
+    ids: list[Integer]
     text: str | None = None
-    retok: list[int] | None = None
+    retok: list[Integer] | None = None
     advantage: float | None = None
 
 
@@ -233,11 +235,38 @@ def _recognise(fields: Json) -> type[FlatRow | SamplesRow] | None:
 
 def _check(kind: type[FlatRow | SamplesRow], fields: Json, source: str) -> FlatRow | SamplesRow:
     try:
-        return kind.model_validate(fields)
+        checked = kind.model_validate(fields)
+        # Columns of numbers hold no text, and rows in rows are checked one by one.
+        kinds = (str, dict, list) if issubclass(kind, _ChatRow) else (str, dict)
+        for name in kind.model_fields:
+            if isinstance(fields.get(name), kinds):
+                _check_text(fields[name], name, source)
+        return checked
     except ValidationError as error:
         raise _first_error(error, source) from error
     except RecursionError as error:
         raise field_error(source, "prompt", "must be nested less deeply") from error
+
+
+def _check_text(value: Any, name: str, source: str) -> None:
+    """Refuses halves of characters, which JSON can write and no tokenizer reads."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise field_error(
+                source,
+                name,
+                f"must be text of whole characters, got the lone surrogate "
+                f"{value[error.start]!r} at character {error.start}",
+            ) from error
+    elif isinstance(value, list):
+        for index, entry in enumerate(cast(list[Any], value)):
+            _check_text(entry, f"{name}[{index}]", source)
+    elif isinstance(value, dict):
+        for key, entry in cast(Json, value).items():
+            _check_text(key, name, source)
+            _check_text(entry, f"{name}.{key}", source)
 
 
 def _first_error(error: ValidationError, source: str) -> ValueError:

@@ -13,6 +13,7 @@ from treetrain.data.expand import Expander, Unrendered
 from treetrain.data.formats import as_object, ignored_fields, parse_row
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Sample
+from treetrain.errors import check_type
 
 TOOLS_BESIDE = "tools.json"
 
@@ -107,7 +108,9 @@ def read_samples_with_report(
     Raises:
         ValueError: a row is wrong (file, line, field and what was expected are named), an argument
             has an unknown value, or no row is selected.
-    """
+        TypeError: an argument has another type.
+    """  # noqa: DOC503 (_check_arguments raises the TypeError)
+    _check_arguments(path, tokenizer, tools, select, chat_template, template_variables)
     if expand not in ("whole", "per_step"):
         raise ValueError(f"expand must be 'whole' or 'per_step', got {expand!r}")
     if unrendered not in ("refuse", "count"):
@@ -142,6 +145,31 @@ def read_samples_with_report(
     )
     report.no_closing = bool(chatting and chat is not None and not chat.closing.strip())
     return samples, report
+
+
+def _check_arguments(
+    path: object,
+    tokenizer: object,
+    tools: object,
+    select: object,
+    chat_template: object,
+    template_variables: object,
+) -> None:
+    check_type("path", path, (str, Path), "the path of a file")
+    if tokenizer is not None and not callable(tokenizer):
+        raise TypeError(
+            f"tokenizer must be a tokenizer of transformers, of AutoTokenizer.from_pretrained for "
+            f"example, got {type(tokenizer).__name__}"
+        )
+    if not isinstance(tools, (str, Path, type(None))):
+        check_type("tools", tools, Sequence, "a list of tool schemas or the path of their file")
+        for index, schema in enumerate(cast(Sequence[object], tools)):
+            check_type(f"tools[{index}]", schema, Mapping, "a tool schema, as a dict")
+    check_type("chat_template", chat_template, (str, type(None)), "Jinja text")
+    check_type("template_variables", template_variables, (Mapping, type(None)), "a dict")
+    check_type("select", select, (Mapping, type(None)), "a dict of field names and values")
+    for name, value in cast(Mapping[str, object], select or {}).items():
+        check_type(f"select[{name!r}]", value, str, "text, as fields are compared as text")
 
 
 def _hint(select: Mapping[str, str] | None) -> str:
@@ -200,7 +228,12 @@ def _read_rows(path: Path) -> Iterator[tuple[Any, str]]:
 
 def _load(text: bytes, source: str) -> Any:
     try:
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise
+        except ValueError:
+            return json.loads(text, parse_int=_parse_int)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{source}: must be JSON, got an error at column {error.colno}: {error.msg}"
@@ -211,3 +244,11 @@ def _load(text: bytes, source: str) -> Any:
         ) from error
     except RecursionError as error:
         raise ValueError(f"{source}: must be nested less deeply to be read as JSON") from error
+
+
+def _parse_int(digits: str) -> int | str:
+    """An integer, or the digits of one that Python refuses to read, for the field's own check."""
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
