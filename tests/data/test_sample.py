@@ -157,6 +157,46 @@ def test_an_entry_that_is_no_integer_is_named(tokens):
         Sample(tokens)
 
 
+@pytest.mark.parametrize("name", ["tokens", "weights", "keys", "advantage", "attention_mask"])
+def test_a_masked_array_is_not_read_without_its_mask(name):
+    masked = np.ma.array([1, 1, 1], mask=[0, 0, 1])
+    with pytest.raises(TypeError, match=rf"{name} must be no masked array.*attention_mask"):
+        Sample(**{"tokens": [1, 2, 3], name: masked})
+
+
+def test_a_bool_is_no_token_key_or_advantage():
+    with pytest.raises(TypeError, match="tokens must be integers, got bool True at index 1"):
+        Sample([1, True, 2])
+    with pytest.raises(TypeError, match="keys must be integers, got bool False at index 0"):
+        Sample([1, 2], keys=(False, 7))
+    for advantage in (True, [True, False]):
+        with pytest.raises(TypeError, match="advantage must be numbers, got bool"):
+            Sample([1, 2], advantage=advantage)
+    assert Sample([1, 2], [True, False]).weights.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["group", "trajectory"])
+def test_a_name_that_cannot_be_looked_up_is_refused(name):
+    for value in ([1], {}, ("a", [1])):
+        with pytest.raises(
+            TypeError, match=rf"{name} must be hashable.*got {type(value).__name__}"
+        ):
+            Sample([1, 2], **{name: value})
+
+
+def test_tensors_without_plain_values_are_refused_by_name():
+    ones = torch.ones(3)
+    for tensor in (
+        ones.to("meta"),
+        ones.to_sparse(),
+        torch.quantize_per_tensor(ones, 1.0, 0, torch.quint8),
+        torch.nested.nested_tensor([ones, ones], layout=torch.jagged),
+    ):
+        for name in ("tokens", "weights"):
+            with pytest.raises(TypeError, match=f"{name} must be a dense tensor"):
+                Sample(**{"tokens": [1, 2, 3], name: tensor})
+
+
 def test_rank_is_checked_before_shape_and_shape_before_values():
     with pytest.raises(ValueError, match="one-dimensional"):
         Sample([-1, 2], [[1.0]])

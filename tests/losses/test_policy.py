@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -264,3 +265,33 @@ def test_inputs_that_are_no_rows_are_refused(toy):
             reference_logprobs=[[0, 0], [0, 0]],
             kl_coefficient=float("nan"),
         )
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {2.0, 1.0},
+        {2.0: 0, 1.0: 0}.keys(),
+        np.array(1.0),
+        torch.tensor(1.0),
+        ["1", "2"],
+        np.array(["1", "2"]),
+        [True, False],
+        torch.tensor([True, False]),
+        [[1.0, True], [1.0, 2.0]],
+        [["1", 2.0], [1.0, 2.0]],
+        [np.ma.array([1.0, 2.0], mask=[0, 1]), [1.0, 2.0]],
+        torch.ones(2, 2, device="meta"),
+    ],
+)
+def test_rows_without_order_or_numbers_are_refused(toy, rows):
+    batch = pack([[1, 2, 3], [1, 2, 4]])
+    ratio = {"clip_low": 0.1, "clip_high": 0.2}
+    kl = {"kl_coefficient": 0.1}
+    for name, others in (
+        ("advantages", {"objective": "plain"}),
+        ("old_logprobs", {"objective": "ppo", "advantages": [1, 2], **ratio}),
+        ("reference_logprobs", {"objective": "plain", "advantages": [1, 2], **kl}),
+    ):
+        with pytest.raises(TypeError, match=rf"{name}(\[\d\])? must (be one row|hold numbers)"):
+            policy_loss(toy, batch, "sum", **others, **{name: rows})

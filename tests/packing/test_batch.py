@@ -103,6 +103,14 @@ def test_no_samples_are_refused():
         pack([])
 
 
+def test_arrays_that_hold_no_rows_are_refused():
+    for samples in (torch.tensor(3), torch.nested.nested_tensor([torch.ones(2)])):
+        with pytest.raises(TypeError, match="samples must be a list of samples or of rows"):
+            pack(samples)
+    with pytest.raises(TypeError, match=r"samples\[0\]: tokens must be a dense tensor"):
+        pack(torch.ones(2, 3, device="meta", dtype=torch.int64))
+
+
 def test_wrong_token_names_its_sample():
     with pytest.raises(ValueError, match=r"samples\[1\]: tokens must be in 0"):
         pack([[1, 2], [1, -2]])

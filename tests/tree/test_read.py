@@ -160,3 +160,9 @@ def test_one_row_is_named_without_an_index() -> None:
         read_row([False, 1], index_kind("parents", 2))
     with pytest.raises(ValueError, match="parents must be one-dimensional"):
         read_row(np.zeros((1, 2), int), index_kind("parents", 2))
+
+
+def test_a_masked_array_is_not_read_without_its_mask() -> None:
+    masked = np.ma.array([1, 2, 3], mask=[False, False, True])
+    with pytest.raises(TypeError, match=r"sequences\[1\] must be no masked array"):
+        build_prefix_tree([[1, 2], masked])

@@ -44,8 +44,9 @@ class Sample:
         source: file and line of the sequence, put before every error message.
 
     Raises:
-        ValueError: an argument has the wrong rank, length or value; the first index is named. The
-            wrong type of number is a TypeError.
+        ValueError: an argument has the wrong rank, length or value; the first index is named.
+        TypeError: an entry is no number of the right type, an array is masked or has no values to
+            read, or a name is not hashable.
 
     Attributes:
         tokens: token ids, [L] int64; padded places are already gone.
@@ -84,6 +85,14 @@ class Sample:
         advantage: ArrayLike | None = None,
         source: str | None = None,
     ) -> None:
+        for name, value in (("group", group), ("trajectory", trajectory)):
+            try:
+                hash(value)
+            except TypeError as error:
+                raise TypeError(
+                    f"{_at(source)}{name} must be hashable, a string or a number, got "
+                    f"{type(value).__name__} {value!r:.60}"
+                ) from error
         ids = _array("tokens", tokens, source)
         columns = {
             "attention_mask": attention_mask,
@@ -153,10 +162,22 @@ def _at(source: str | None) -> str:
 
 
 def _to_numpy(name: str, value: Any, source: str | None) -> NDArray[Any]:
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{_at(source)}{name} must be no masked array, whose mask would be lost; give its "
+            "values, .data, and say what it hides with attention_mask (padding) or weights (not "
+            "trained)"
+        )
     if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        # numpy has no bfloat16; float64 holds every narrower float exactly.
-        value = value.double().numpy() if value.is_floating_point() else value.numpy()
+        try:
+            value = value.detach().cpu()
+            # numpy has no bfloat16; float64 holds every narrower float exactly.
+            value = value.double().numpy() if value.is_floating_point() else value.numpy()
+        except (RuntimeError, TypeError) as error:
+            raise TypeError(
+                f"{_at(source)}{name} must be a dense tensor with values, got one that numpy "
+                f"cannot read: {error}"
+            ) from error
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -174,6 +195,11 @@ def _array(name: str, value: Any, source: str | None) -> NDArray[Any]:
         raise ValueError(
             f"{_at(source)}{name} must be one-dimensional, got shape {array.shape}; make one "
             f"Sample per sequence"
+        )
+    if name in _WAYS_OUT and isinstance(value, list | tuple) and bool in set(map(type, value)):
+        index = [type(entry) for entry in value].index(bool)
+        raise TypeError(
+            f"{_at(source)}{name} must be integers, got bool {value[index]} at index {index}"
         )
     return array
 
@@ -200,7 +226,8 @@ def _integers(name: str, array: NDArray[Any], source: str | None, *, low: int, h
 
 
 def _finite(name: str, array: NDArray[Any], source: str | None) -> Floats:
-    if len(array) and array.dtype.kind not in "biuf":
+    # A mask is a weight; a bool is no advantage.
+    if len(array) and array.dtype.kind not in ("biuf" if name == "weights" else "iuf"):
         raise TypeError(f"{_at(source)}{name} must be numbers, got {array.dtype}")
     numbers = np.array(array, dtype=np.float64)
     wrong = np.flatnonzero(~np.isfinite(numbers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,13 +63,16 @@ def read_edges(
         One value per trained edge, [n] float64.
 
     Raises:
-        TypeError: rows have no length, or one holds no numbers.
+        TypeError: rows have no order, or one holds no numbers.
         ValueError: rows are no sequence, there is not one row per sequence or one value per edge,
             or a value of a trained edge is not finite; names the first.
     """  # noqa: DOC503 (the functions below raise TypeError)
     if isinstance(rows, str | Mapping):
         raise ValueError(f"{name} must be one row per sequence, got a {type(rows).__name__}")
-    check_type(name, rows, Sized, "one row per sequence")
+    if not hasattr(rows, "__array__"):
+        check_type(name, rows, Sequence, "one row per sequence, in order")
+    elif np.ndim(rows) == 0:
+        raise TypeError(f"{name} must be one row per sequence, got a single number")
     if len(rows) != batch.num_sequences:
         raise ValueError(
             f"{name} must have one entry per sequence of the batch, {batch.num_sequences}, got "
@@ -100,9 +103,19 @@ def read_edges(
 
 
 def _to_float64(row: Any, name: str) -> Floats:
-    if hasattr(row, "detach"):
-        row = row.detach().cpu().double().numpy()
     try:
-        return np.asarray(row, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        if hasattr(row, "detach"):
+            row = row.detach().cpu()
+            row = (row.double() if row.is_floating_point() else row).numpy()
+        array = np.asarray(row, dtype=np.float64)
+        kinds = (
+            set(map(type, row)) if isinstance(row, list | tuple) else {np.asarray(row).dtype.type}
+        )
+    except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name} must hold numbers, got {row!r:.60}") from error
+    # numpy reads numbers off all of these.
+    if isinstance(row, np.ma.MaskedArray) or any(
+        issubclass(kind, str | bytes | bool | np.bool_) for kind in kinds
+    ):
+        raise TypeError(f"{name} must hold numbers, got {row!r:.60}")
+    return array

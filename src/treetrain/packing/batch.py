@@ -148,10 +148,15 @@ def as_samples(samples: Iterable[Sample | ArrayLike]) -> list[Sample]:
     Raises:
         TypeError: they are no list, or one is no sample and no row; names the first.
         ValueError: there are none.
-    """
+    """  # noqa: DOC503 (an iterator raises what it raises)
     expected = "a list of samples or of rows of token ids"
     check_type("samples", samples, Iterable, expected)
-    given: list[Any] = list(samples)
+    try:
+        given: list[Any] = list(samples)
+    except (RuntimeError, TypeError) as error:
+        if not hasattr(samples, "__array__"):
+            raise  # an iterator's own
+        raise TypeError(f"samples must be {expected}, got {type(samples).__name__}") from error
     if any(isinstance(samples, kind) for kind in (str, bytes, Mapping, Set)):
         raise TypeError(f"samples must be {expected}, got {type(samples).__name__}")
     for index, sample in enumerate(given):

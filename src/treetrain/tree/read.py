@@ -199,6 +199,10 @@ def _join(arrays: list[NDArray[Any]], kind: Kind) -> NDArray[Any]:
 
 
 def _view_array(row: object, place: str) -> NDArray[Any]:
+    if isinstance(row, np.ma.MaskedArray):
+        raise TypeError(
+            f"{place} must be no masked array, whose mask would be lost; leave hidden entries out"
+        )
     if isinstance(row, np.ndarray):
         return cast("NDArray[Any]", row)
     try:
