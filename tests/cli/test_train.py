@@ -82,6 +82,12 @@ def test_a_trained_folder_can_be_trained_on_and_set_changes_the_file(config, tmp
         ("redction=sum", "did you mean 'reduction'?"),
         ("model.scratch.type=lama", "did you mean 'llama'?"),
         ("model.scratch.config.hiden_size=4", "did you mean 'hidden_size'?"),
+        ("model.scratch.config.hidden_size=33", "(33) is not a multiple of"),
+        ("model.scratch.config.hidden_size=abc", "expected int, got str (value: 'abc')"),
+        (
+            "model.scratch.config.attention_dropout=0.1",
+            "for each sequence: set model.scratch.config.attention_dropout to 0\n",
+        ),
         ("data.files=[/nowhere.jsonl]", "/nowhere.jsonl"),
         ("data.limit_tokens=1", "shortest sequence"),
         ("tree.backend=magic", "backend must be"),
@@ -97,6 +103,30 @@ def test_an_earlier_run_is_refused_before_anything_is_loaded(config, tmp_path, c
     (tmp_path / "out" / "metrics.jsonl").write_text("")
     assert main(["train", str(config)]) == 2
     assert "without an earlier run" in capsys.readouterr().err
+
+
+def test_an_output_that_is_a_file_is_refused(config, tmp_path, capsys):
+    (tmp_path / "out").write_text("")
+    assert main(["train", str(config)]) == 2
+    assert f"output must be a folder, got the file {tmp_path / 'out'}" in capsys.readouterr().err
+
+
+def test_dropout_of_a_loaded_model_is_refused_by_its_file(config, tmp_path, capsys):
+    assert main(["train", str(config), "--set", "steps=1"]) == 0
+    values = json.loads((tmp_path / "out" / "config.json").read_text())
+    (tmp_path / "out" / "config.json").write_text(json.dumps({**values, "attention_dropout": 0.5}))
+    changes = [f"output={tmp_path / 'second'}", "model.scratch=null", f"model.path={tmp_path}/out"]
+    words = [word for change in changes for word in ("--set", change)]
+    assert main(["train", str(config), *words]) == 2
+    message = f"set attention_dropout to 0 in the config.json of model.path, {tmp_path / 'out'}\n"
+    assert capsys.readouterr().err.endswith(message)
+
+
+def test_a_chat_template_that_is_not_text_is_refused_by_its_file(config, tmp_path, capsys):
+    (tmp_path / "chat.jinja").write_bytes(b"\xff")
+    change = f"data.chat_template={tmp_path / 'chat.jinja'}"
+    assert main(["train", str(config), "--set", change]) == 2
+    assert "chat.jinja: must be UTF-8, got invalid start byte" in capsys.readouterr().err
 
 
 def test_the_example_is_a_valid_configuration():

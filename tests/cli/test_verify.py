@@ -94,6 +94,7 @@ def test_limits_take_whole_sequences_and_say_what_was_cut(file, capsys):
     ("arguments", "message"),
     [
         (["--model", "tiny:lama"], "did you mean 'llama'"),
+        (["--model", ""], "model's name, got an empty name"),
         (["--model", "/nowhere/at/all"], "model must be a folder"),
         (["--model", "tiny:llama", "--limit-tokens", "3"], "shortest sequence, 7, got 3"),
         (["--model", "tiny:llama", "--group", "z"], "--group must be one of a, b, got 'z'"),

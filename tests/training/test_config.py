@@ -94,3 +94,9 @@ def test_a_file_that_is_no_mapping_or_has_a_key_twice_is_refused(tmp_path):
         load(tmp_path, TEXT + "steps: 5\n")
     with pytest.raises(ValueError, match="must have 'tokenizer' for a model from scratch"):
         load(tmp_path, TEXT.replace("path: some/folder", "scratch: {type: llama}"))
+
+
+def test_a_file_that_is_not_text_is_refused_by_name(tmp_path):
+    (tmp_path / "run.yaml").write_bytes(b"steps: \xff")
+    with pytest.raises(ValueError, match=r"run\.yaml: must be UTF-8, got .* at byte 7"):
+        load_config(tmp_path / "run.yaml")

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treetrain.cli.sources import explain, find_path, reach_hub, without_bars
+from treetrain.cli.sources import explain, find_path, find_reason, reach_hub, without_bars
 from treetrain.cli.tokenizers import SMOLLM2, find_smollm2
 
 if TYPE_CHECKING:
@@ -182,8 +182,9 @@ def make_model(
             model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     # A configuration checks itself in its own ways.
     except Exception as error:
-        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise ValueError(f"a model of type {model_type!r} cannot be made: {first[0]}") from error
+        raise ValueError(
+            f"a model of type {model_type!r} cannot be made: {find_reason(error)}"
+        ) from error
     return _ready(model.to(getattr(torch, dtype)), dtype)
 
 

@@ -83,10 +83,9 @@ def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], Read
     """
     from treetrain.data.rows import read_samples_with_report
 
-    template = DEMO_TEMPLATE if args.chat_template == "demo" else args.chat_template
     select = dict(_split(pair, "--select") for pair in args.select)
     variables = dict(_split(pair, "--template-variable") for pair in args.template_variable)
-    text = None if template is None else Path(template).read_text(encoding="utf-8")
+    text = read_template(args.chat_template)
     try:
         return read_samples_with_report(
             args.file,
@@ -103,6 +102,29 @@ def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], Read
         for argument, option in OPTIONS.items():
             message = message.replace(argument, option)
         raise ValueError(message) from error
+
+
+def read_template(name: str | None) -> str | None:
+    """Reads a chat template.
+
+    Args:
+        name: a Jinja file, "demo" for the shipped one, or None.
+
+    Returns:
+        Jinja text, or None for the tokenizer's own.
+
+    Raises:
+        ValueError: the file is not UTF-8.
+    """
+    if name is None:
+        return None
+    path = DEMO_TEMPLATE if name == "demo" else Path(name)
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: must be UTF-8, got {error.reason} at byte {error.start}"
+        ) from error
 
 
 def _split(pair: str, option: str) -> tuple[str, str]:

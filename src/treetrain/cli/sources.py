@@ -28,8 +28,10 @@ def find_path(name: str | Path, *, expected: str) -> Path:
         The path; it exists, or the name may be one of the hub.
 
     Raises:
-        ValueError: it can only be a path, and there is nothing.
+        ValueError: it is empty, or it can only be a path, and there is nothing.
     """
+    if not os.fspath(name):
+        raise ValueError(f"{expected}, got an empty name")
     path = Path(name).expanduser()
     if not path.exists() and _is_path(os.fspath(name)):
         raise ValueError(f"{expected}, got the path {os.fspath(name)!r}, which does not exist")
@@ -47,13 +49,31 @@ def explain(error: Exception, no_hub: str | None) -> str:
         The end of the error: the fault of a file or folder, or why the hub did not help, and what
         to do.
     """
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    first = find_reason(error)
     if no_hub is None:
         return f"that transformers cannot load: {first}"
     return (
         f"that is no file or folder here, and {no_hub}: give the path of a folder, or run again "
         f"where the hub can be reached (transformers: {first})"
     )
+
+
+def find_reason(error: Exception) -> str:
+    """Finds the beginning of an error's message that says what is wrong.
+
+    Args:
+        error: what another library raised.
+
+    Returns:
+        The first line, and what follows a line that ends with a colon; the error's type where it
+        has no message.
+    """
+    reason: list[str] = []
+    for line in str(error).strip().splitlines():
+        reason.append(line.strip())
+        if not reason[-1].endswith(":"):
+            break
+    return " ".join(reason) or type(error).__name__
 
 
 def reach_hub(path: Path) -> str | None:

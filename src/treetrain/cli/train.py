@@ -38,6 +38,10 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
         Exit code 0.
+
+    Raises:
+        UnsupportedModelError: the model cannot be trained exactly; where it draws at random, the
+            value to change is named.
     """
     from treetrain.training.config import load_config
 
@@ -46,8 +50,10 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from treetrain.cli.models import move_model
+    from treetrain.cli.reading import read_template
     from treetrain.cli.sources import without_bars
     from treetrain.cli.tokenizers import load_tokenizer
+    from treetrain.errors import UnsupportedModelError
     from treetrain.progress import Progress
     from treetrain.training.run import claim_output, run_training
 
@@ -55,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     progress("reading the data")
     claim_output(Path(config.output), overwrite=config.overwrite)
     tokenizer = load_tokenizer(config.tokenizer or config.model.path or "")
-    template = read_template(config)
+    template = read_template(config.data.chat_template)
     if template is not None:
         # The saved tokenizer must render what was trained.
         tokenizer.chat_template = template
@@ -65,26 +71,15 @@ def run(args: argparse.Namespace) -> int:
     device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
     move_model(model, device)
     progress.wipe()
-    with without_bars():
-        run_training(model, samples, config, tokenizer=tokenizer, say=_say)
+    try:
+        with without_bars():
+            run_training(model, samples, config, tokenizer=tokenizer, say=_say)
+    except UnsupportedModelError as error:
+        what, sign, way_out = str(error).rpartition(": ")
+        if not sign or "model.eval()" not in way_out:
+            raise
+        raise UnsupportedModelError(f"{what}: {_dropout_way_out(model, config)}") from error
     return 0
-
-
-def read_template(config: TrainConfig) -> str | None:
-    """Reads the chat template of a configuration.
-
-    Args:
-        config: the configuration.
-
-    Returns:
-        Jinja text, or None for the tokenizer's own.
-    """
-    from treetrain.cli.reading import DEMO_TEMPLATE
-
-    name = config.data.chat_template
-    if name is None:
-        return None
-    return Path(DEMO_TEMPLATE if name == "demo" else name).read_text(encoding="utf-8")
 
 
 def read_data(config: TrainConfig, tokenizer: Any) -> list[Sample]:
@@ -98,6 +93,7 @@ def read_data(config: TrainConfig, tokenizer: Any) -> list[Sample]:
         The sequences, cut to the configured number of tokens.
     """
     from treetrain.cli.limits import limit_tokens
+    from treetrain.cli.reading import read_template
     from treetrain.data.rows import read_samples_with_report
 
     data = config.data
@@ -109,7 +105,7 @@ def read_data(config: TrainConfig, tokenizer: Any) -> list[Sample]:
             expand=data.expand,
             tools=[] if data.tools == "none" else data.tools,
             select=data.select,
-            chat_template=read_template(config),
+            chat_template=read_template(config.data.chat_template),
             template_variables=data.template_variables,
             unrendered=data.unrendered,
         )
@@ -153,6 +149,19 @@ def build_model(config: TrainConfig, samples: list[Sample], tokenizer: Any) -> P
         attention=config.model.attention,
         seed=config.seed,
     )
+
+
+def _dropout_way_out(model: PreTrainedModel, config: TrainConfig) -> str:
+    """What the user of a configuration file can do about a model that draws at random."""
+    values = model.config.get_text_config().to_dict()
+    rates = [
+        name
+        for name, value in values.items()
+        if "drop" in name and isinstance(value, int | float) and value > 0
+    ] or ["the dropout rate"]
+    if config.model.scratch is not None:
+        return f"set {' and '.join(f'model.scratch.config.{name}' for name in rates)} to 0"
+    return f"set {' and '.join(rates)} to 0 in the config.json of model.path, {config.model.path}"
 
 
 def _say(line: str) -> None:

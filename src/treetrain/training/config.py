@@ -232,14 +232,18 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
         The configuration.
 
     Raises:
-        ValueError: the file is no YAML mapping, a key is unknown or missing, or a value does not
-            fit; the key is named.
+        ValueError: the file is not UTF-8 or no YAML mapping, a key is unknown or missing, or a
+            value does not fit; the key is named.
     """
     path = Path(path)
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: must be YAML: {' '.join(str(error).split())}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: must be UTF-8, got {error.reason} at byte {error.start}"
+        ) from error
     if not isinstance(values, dict):
         raise ValueError(f"{path}: must be a mapping of keys, got {type(values).__name__}")
     for override in overrides:

@@ -122,8 +122,10 @@ def claim_output(folder: Path, *, overwrite: bool) -> None:
         overwrite: whether an earlier run's files may be replaced.
 
     Raises:
-        ValueError: there is an earlier run.
+        ValueError: there is an earlier run, or a file.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"output must be a folder, got the file {folder}")
     found = [name for name in (METRICS, CONFIG) if (folder / name).exists()]
     if found and not overwrite:
         raise ValueError(
