@@ -12,10 +12,10 @@ INTRODUCTION = """# Benchmarks
 Written by `make bench-tables` from what `make bench` measured. Contestants take turns in one
 process; a ratio is the median of the ratios within each round, low and high its quartiles. Timings
 of one contestant vary more between processes than within one, so compare ratios, not seconds.
-In steps and attention a round is cut into `slots`, in each of which the trees are computed once and
-the separate sequences go on where they stopped, so that a machine whose speed changes within seconds
-slows both alike; every turn begins with a call that does not count, as training is one step after
-another, and a first call after another contestant's finds neither caches nor memory as it left them.
+In steps and attention a round is cut into `slots`: in each the trees are computed once and the
+separate sequences go on where they stopped, so that a machine whose speed changes within seconds
+slows both alike. Every turn begins with a call that does not count, since training is one step
+after another, and a first call after another contestant's finds other data in the caches.
 A benchmark of which some cases are missing was run with `--only`.
 """
 
