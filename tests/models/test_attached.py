@@ -131,3 +131,33 @@ def test_gradients_divided_by_how_often_a_token_stands_in_a_call_are_refused(bef
     model.get_input_embeddings().scale_grad_by_freq = True
     with pytest.raises(UnsupportedModelError, match="scale_grad_by_freq=True"):
         prepare(model) if before else sft_loss(model, pack(worked_example()), "sum")
+
+
+def compile_call(module: nn.Module) -> None:
+    module.compile(backend="eager")
+
+
+def compile_forward(module: nn.Module) -> None:
+    module.forward = torch.compile(module.forward, backend="eager")
+
+
+@pytest.mark.parametrize("compile_part", [compile_call, compile_forward])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_compiled_decoder_computes_the_same_whenever_it_was_compiled(
+    compile_part: Callable[[nn.Module], None], before: bool
+) -> None:
+    torch._dynamo.reset()
+    batch = pack(worked_example())
+    model = make_tiny_model("llama")
+    prepare(model)
+    expected = sft_loss(model, batch, "sum")
+    model = make_tiny_model("llama")
+    if before:
+        compile_part(model.base_model)
+        model(torch.tensor([[1, 2, 3]]))
+    prepare(model)
+    if not before:
+        compile_part(model.base_model)
+    loss = sft_loss(model, batch, "sum")
+    torch.testing.assert_close(loss, expected)
+    loss.backward()

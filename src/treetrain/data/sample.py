@@ -196,8 +196,9 @@ def _array(name: str, value: Any, source: str | None) -> NDArray[Any]:
             f"{_at(source)}{name} must be one-dimensional, got shape {array.shape}; make one "
             f"Sample per sequence"
         )
-    if name in _WAYS_OUT and isinstance(value, list | tuple) and bool in set(map(type, value)):
-        index = [type(entry) for entry in value].index(bool)
+    # A bool in a list of integers reads as 0 or 1.
+    if name in _WAYS_OUT and not hasattr(value, "dtype") and bool in set(map(type, value)):
+        index = list(map(type, value)).index(bool)
         raise TypeError(
             f"{_at(source)}{name} must be integers, got bool {value[index]} at index {index}"
         )

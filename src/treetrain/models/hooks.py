@@ -72,12 +72,13 @@ class TreeCall:
     Attributes:
         packed: the packed tree.
         layers: what each attention module of the model computes.
-        seen: attention modules that received this call.
+        seen: `id` of the attention modules that received this call; torch.compile keeps numbers
+            that are put into a set, and loses modules.
     """
 
     packed: PackedTree
     layers: dict[nn.Module, Layer]
-    seen: set[nn.Module] = field(default_factory=set)
+    seen: set[int] = field(default_factory=set)
 
     def check_complete(self) -> None:
         """Make sure that every attention layer saw the tree.
@@ -85,7 +86,7 @@ class TreeCall:
         Raises:
             UnsupportedModelError: if one did not.
         """
-        missed = [name_module(module) for module in self.layers if module not in self.seen]
+        missed = [name_module(module) for module in self.layers if id(module) not in self.seen]
         if missed:
             raise UnsupportedModelError(
                 f"{len(missed)} of {len(self.layers)} attention layers did not receive the tree "
@@ -229,5 +230,5 @@ def _attend_tree(
         softcap=softcap,
         sinks=s_aux,
     )
-    call.seen.add(module)
+    call.seen.add(id(module))
     return output.transpose(1, 2), None

@@ -7,10 +7,12 @@ replaced.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -246,7 +248,7 @@ def _prepare(model: nn.Module, backend: str) -> PreparedModel:
     check_wrappers(model)
     register_attention()
     decoder = find_decoder(model)
-    with _calm(model):
+    with _calm(model), _uncompiled(model):
         sequences = _check_sequences(model)
         tokens = torch.tensor(sequences[0], device=model.device)[None]
         implementation = model.config.get_text_config()._attn_implementation
@@ -304,6 +306,17 @@ def _calm(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _uncompiled(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Run compiled modules as they were written, because the probe swaps functions under them."""
+    compiled = any(
+        module._compiled_call_impl is not None
+        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+        for module in model.modules()
+    )
+    # Asked for only where it is needed, since it loads the compiler.
+    return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
 
 
 def _large_logits(
