@@ -295,3 +295,39 @@ def test_rows_without_order_or_numbers_are_refused(toy, rows):
     ):
         with pytest.raises(TypeError, match=rf"{name}(\[\d\])? must (be one row|hold numbers)"):
             policy_loss(toy, batch, "sum", **others, **{name: rows})
+
+
+def test_a_ratio_that_overflows_has_a_gradient_of_zero_where_the_clip_or_no_advantage_decides(toy):
+    batch = pack([Sample([1, 2, 3]), Sample([1, 4])])
+    found = policy_loss(
+        toy,
+        batch,
+        "sum",
+        objective="ppo",
+        advantages=[1.0, 0.0],
+        old_logprobs=[[-2000.0, -2000.0], [-2000.0]],
+        clip_low=0.1,
+        clip_high=0.25,
+    )
+    assert found.loss.item() == -2.5
+    gradients = torch.autograd.grad(found.loss, list(toy.parameters()), allow_unused=True)
+    assert all(grad is None or not grad.any() for grad in gradients)
+
+
+def test_logarithms_of_no_probability_are_refused(toy):
+    batch = pack([Sample([1, 2, 3], advantage=1.0)])
+    with pytest.raises(ValueError, match=r"reference_logprobs\[0\] must be .* at most 0, got 1000"):
+        policy_loss(
+            toy,
+            batch,
+            "sum",
+            objective="plain",
+            reference_logprobs=[[-1.0, 1e4]],
+            kl_coefficient=0.1,
+        )
+
+
+def test_a_temperature_at_which_logits_overflow_is_refused(toy):
+    batch = pack([Sample([1, 2, 3], advantage=1.0)])
+    with pytest.raises(ValueError, match=r"temperature must be at least .*, got 1e-300"):
+        policy_loss(toy, batch, "sum", objective="plain", temperature=1e-300)

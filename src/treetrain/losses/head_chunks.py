@@ -116,6 +116,11 @@ def plan_chunks(
         row = head(hidden[:0])
     if row.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"head must give logits in float32 or wider, got {row.dtype}")
+    least = torch.finfo(row.dtype).max ** -0.5  # below it ordinary logits overflow
+    if temperature < least:
+        raise ValueError(
+            f"temperature must be at least {least:.2g} for logits in {row.dtype}, got {temperature}"
+        )
     if chunk_tokens is None:
         limit = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
         chunk_tokens = max(1, limit // (row.shape[-1] * row.element_size()))

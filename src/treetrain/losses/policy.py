@@ -163,11 +163,16 @@ def policy_loss(
             if isinstance(old_logprobs, str)
             else on_device(read_edges(batch, "old_logprobs", old_logprobs, trained))
         )
-        ratio = (logprob - old).exp()
+        log_ratio = logprob - old
+        ratio = log_ratio.exp()
         clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
-        losses = -torch.minimum(ratio * gain, clipped * gain)
+        constant = clipped * gain < ratio * gain
+        # Where the loss is a constant, a ratio that overflows must not meet a gradient of 0.
+        idle = constant | (gain == 0)
+        free = log_ratio.masked_fill(idle, 0.0).exp()
+        losses = -torch.where(idle, clipped.detach(), free) * gain
         statistics["ratio"] = ratio.detach()
-        statistics["clip_fraction"] = (clipped * gain < ratio * gain).to(logprob.dtype)
+        statistics["clip_fraction"] = constant.to(logprob.dtype)
         statistics["old_kl"] = _kl_estimate(logprob.detach(), old)
     if reference_logprobs is not None:
         assert kl_coefficient is not None

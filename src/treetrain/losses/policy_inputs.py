@@ -12,6 +12,9 @@ from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats
 from treetrain.tree.prefix_tree import Ints
 
+#: Log-probabilities are at most 0, and above it by rounding only.
+_HIGHEST_LOGPROB = 1.0
+
 
 def read_advantages(batch: Batch, advantages: Sequence[Any] | None, trained: Ints) -> Floats:
     """Read the advantage of each trained edge.
@@ -65,7 +68,7 @@ def read_edges(
     Raises:
         TypeError: rows have no order, or one holds no numbers.
         ValueError: rows are no sequence, there is not one row per sequence or one value per edge,
-            or a value of a trained edge is not finite; names the first.
+            or a value of a trained edge is not finite, or no log-probability; names the first.
     """  # noqa: DOC503 (the functions below raise TypeError)
     if isinstance(rows, str | Mapping):
         raise ValueError(f"{name} must be one row per sequence, got a {type(rows).__name__}")
@@ -98,6 +101,14 @@ def read_edges(
         raise ValueError(
             f"{name}[{index}] must be finite where the token is trained, got {values[edge]} at "
             f"index {edge - offsets[index]}"
+        )
+    high = np.flatnonzero(chosen > _HIGHEST_LOGPROB) if not numbers else wrong
+    if len(high):
+        edge = int(trained[high[0]])
+        index = int(np.searchsorted(offsets, edge, side="right")) - 1
+        raise ValueError(
+            f"{name}[{index}] must be logarithms of probabilities, at most 0, got {values[edge]} "
+            f"at index {edge - offsets[index]}"
         )
     return chosen
 
