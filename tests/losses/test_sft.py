@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
 import pytest
 import torch
+from torch.nn.modules.module import register_module_full_backward_hook
 
 from treetrain.data.sample import Sample
+from treetrain.losses.logprobs import sequence_logprobs
 from treetrain.losses.policy import policy_loss
 from treetrain.losses.sft import sft_loss
 from treetrain.losses.window import measure_window
@@ -273,3 +276,36 @@ def test_advantages_that_the_loss_cannot_hold_are_refused():
             policy_loss(model, batch, "sum", objective="plain", advantages=[value, 0])
         with pytest.raises(ValueError, match=r"advantages must stay .* samples\[0\] \(data:1\)"):
             policy_loss(model, batch, "sum", objective="ppo", advantages=[value, 0], **settings)
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_backward_hooks_of_the_output_layer_change_nothing(everywhere):
+    model = make_tiny_model("llama").double()
+    prepare(model)
+    parameters = list(model.parameters())
+    batch = pack(SAMPLES)
+
+    def gradients():
+        loss = sft_loss(model, batch, "sum")
+        logprobs = torch.cat(sequence_logprobs(model, batch)).sum()
+        return [torch.autograd.grad(value, parameters) for value in (loss, logprobs)]
+
+    expected = gradients()
+    hook = (
+        register_module_full_backward_hook(lambda module, inputs, outputs: None)
+        if everywhere
+        else model.lm_head.register_full_backward_hook(lambda module, inputs, outputs: None)
+    )
+    try:
+        found = gradients()
+    finally:
+        hook.remove()
+    # The model computes its norms in float32.
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_reduction_may_be_any_real_number_that_a_float_holds(toy):
+    batch = pack(SAMPLES)
+    assert torch.equal(sft_loss(toy, batch, np.float32(2)), sft_loss(toy, batch, 2))
+    with pytest.raises(ValueError, match="reduction must be a finite number above 0"):
+        sft_loss(toy, batch, 10**400)

@@ -135,7 +135,8 @@ class _HeadLogprobs(torch.autograd.Function):
         for chunk in cut_chunks(work, hidden):
             with autocast_region(hidden.device, work.autocast):
                 logits = work.head(chunk.hidden)
-            if logits.untyped_storage().data_ptr() == hidden.untyped_storage().data_ptr():
+            shared = logits.untyped_storage().data_ptr() == hidden.untyped_storage().data_ptr()
+            if shared or logits._is_view():
                 logits = logits.clone()
             logprobs[chunk.targets], maxima[chunk.predictors], sums[chunk.predictors] = (
                 _exponentiate_(logits, chunk, work.temperature)

@@ -46,7 +46,7 @@ class HeadGradients:
 
         Returns:
             The graph's input [n, C]; logits [n, V] with their graph; and their memory [n, V] to
-            overwrite, which is the logits' own unless the graph needs it.
+            overwrite, which is the logits' own unless the graph needs it or they are a view.
         """
         kept: set[int] = {hidden.untyped_storage().data_ptr()}
 
@@ -63,7 +63,8 @@ class HeadGradients:
         ):
             logits = head(local)
         writable = logits.detach()
-        if writable.untyped_storage().data_ptr() in kept:
+        # A backward hook of the layer hands out a view that torch lets nobody overwrite.
+        if logits._is_view() or writable.untyped_storage().data_ptr() in kept:
             writable = writable.clone()
         return local, logits, writable
 

@@ -16,7 +16,7 @@ trains nothing has a loss of 0.
 
 from __future__ import annotations
 
-import math
+from numbers import Real
 from typing import Literal
 
 import numpy as np
@@ -32,6 +32,7 @@ Reduction = Literal["path_mean", "sequence_mean", "token_mean", "trajectory_mean
 
 #: Below the smallest normal number a quotient by it would overflow.
 _SMALLEST = float(np.finfo(np.float64).tiny)
+_LARGEST = float(np.finfo(np.float64).max)
 
 
 def sequence_factors(batch: Batch, reduction: Reduction, window: LossWindow | None) -> Floats:
@@ -54,7 +55,7 @@ def sequence_factors(batch: Batch, reduction: Reduction, window: LossWindow | No
     check_type("batch", batch, Batch, "a Batch from pack(samples)")
     if window is not None:
         check_type("window", window, LossWindow, "None or a window from measure_window(batches)")
-    if isinstance(reduction, bool) or not isinstance(reduction, str | int | float):
+    if isinstance(reduction, bool) or not isinstance(reduction, str | Real):
         raise TypeError(
             f"reduction must be a name or a number, got {type(reduction).__name__}; see "
             f"treetrain.losses.reductions"
@@ -69,9 +70,9 @@ def sequence_factors(batch: Batch, reduction: Reduction, window: LossWindow | No
     totals, counts = sequence_weight_sums(batch)
     ones = np.ones(batch.num_sequences)
     if not isinstance(reduction, str):
-        if not (reduction >= _SMALLEST and math.isfinite(reduction)):
-            raise ValueError(f"reduction must be a finite number above 0, got {reduction}")
-        return ones / reduction
+        if not _SMALLEST <= reduction <= _LARGEST:
+            raise ValueError(f"reduction must be a finite number above 0, got {reduction!s:.60}")
+        return ones / float(reduction)
     if reduction == "sum":
         return ones
     if reduction == "path_mean":
