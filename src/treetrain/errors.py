@@ -50,8 +50,14 @@ def check_number(name: str, value: object, *, whole: bool = False) -> None:
 
     Raises:
         TypeError: it is no number, or no integer.
+        ValueError: it is a number that a float cannot hold, where it need not be an integer.
     """
     expected = "an integer" if whole else "a number"
     if isinstance(value, bool):
         raise TypeError(f"{name} must be {expected}, got bool {value}")
     check_type(name, value, Integral if whole else Real, expected)
+    if isinstance(value, Real) and not whole:
+        try:
+            float(value)
+        except OverflowError as error:
+            raise ValueError(f"{name} must be {expected} that a float holds: {error}") from error

@@ -331,3 +331,10 @@ def test_a_temperature_at_which_logits_overflow_is_refused(toy):
     batch = pack([Sample([1, 2, 3], advantage=1.0)])
     with pytest.raises(ValueError, match=r"temperature must be at least .*, got 1e-300"):
         policy_loss(toy, batch, "sum", objective="plain", temperature=1e-300)
+
+
+@pytest.mark.parametrize("name", ["entropy_coefficient", "temperature"])
+def test_a_number_that_no_float_holds_is_named(toy, name):
+    batch = pack([Sample([1, 2, 3], advantage=1.0)])
+    with pytest.raises(ValueError, match=f"{name} must be a number that a float holds"):
+        policy_loss(toy, batch, "sum", objective="plain", **{name: 10**400})

@@ -73,9 +73,9 @@ def read_edges(
     if isinstance(rows, str | Mapping):
         raise ValueError(f"{name} must be one row per sequence, got a {type(rows).__name__}")
     if not hasattr(rows, "__array__"):
-        check_type(name, rows, Sequence, "one row per sequence, in order")
+        check_type(name, rows, Sequence, "one row per sequence")
     elif np.ndim(rows) == 0:
-        raise TypeError(f"{name} must be one row per sequence, got a single number")
+        raise TypeError(f"{name} must be one row per sequence, got {type(rows).__name__}")
     if len(rows) != batch.num_sequences:
         raise ValueError(
             f"{name} must have one entry per sequence of the batch, {batch.num_sequences}, got "
