@@ -101,8 +101,9 @@ def time_in_turns(
         for slot in range(slots):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 contestant = contestants[name]
-                calls, share = [contestant], 1 / slots
-                if isinstance(contestant, Sequence):
+                if callable(contestant):
+                    calls, share = [contestant], 1 / slots
+                else:
                     first, last = (len(contestant) * place // slots for place in (slot, slot + 1))
                     calls, share = contestant[first:last], 1.0
                 if settle:

@@ -331,3 +331,8 @@ def test_checks_without_a_place_are_not_called_ok():
     assert "sibling         not tested" in text
     assert "nothing is shared" in text
     assert "nothing is shared" not in str(verify(make_model("llama"), [[1, 2, 3], [1, 2, 4]]))
+
+
+def test_a_module_that_is_no_model_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="model must be a transformers model, got Linear"):
+        verify(torch.nn.Linear(1, 1), [[1, 2, 3]])

@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from numpy.typing import ArrayLike
 from torch import nn
+from transformers import PreTrainedModel
 
 from treetrain.data.sample import Sample
 from treetrain.errors import (
@@ -92,7 +93,7 @@ def verify(
         >>> report.equal, report.flat_tokens, report.tree_tokens
         (True, 10, 7)
     """  # noqa: DOC503 (_check_arguments and _prepared raise the ValueError)
-    check_type("model", model, nn.Module, "a transformers model")
+    check_type("model", model, PreTrainedModel, "a transformers model")
     for name, number in (("tolerance", tolerance), ("learning_rate", learning_rate)):
         if number is not None:
             check_number(name, number)
