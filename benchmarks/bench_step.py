@@ -150,8 +150,8 @@ def measure(
         contestants["leafized"] = separate_parts(leafized_twin, leafized, divisor)
     tree = batch.tree
     metrics = measure_tree(tree)
-    # A tree step every few sequences.
-    slots = max(2, min(round(metrics.token_reduction / 2), len(leafized)))
+    # A tree step every few sequences, and never one turn in tens of seconds.
+    slots = min(max(6, round(metrics.token_reduction / 2)), len(leafized))
     timings = time_in_turns(contestants, rounds=rounds, warmup=0, slots=slots, settle=True)
     opponent = "leafized" if "leafized" in contestants else "separate"
 
