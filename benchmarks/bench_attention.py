@@ -101,7 +101,7 @@ def _backward(output: Tensor, inputs: list[Tensor]) -> None:
 
 def main() -> None:
     parser = make_parser("Tree attention against a dense mask and against each sequence alone.")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     draws = {
         "grpo_8x(512+128)": shapes.grpo,
