@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 import treetrain
 from treetrain.data.sample import Sample
-from treetrain.errors import check_number, check_type
+from treetrain.errors import RandomModelError, check_number, check_type
 from treetrain.testing.models import make_tiny_model
 from treetrain.tree.metrics import ModelShape
 
@@ -134,3 +135,10 @@ def test_a_long_value_is_cut_short() -> None:
     with pytest.raises(TypeError) as refusal:
         check_type("x", "a" * 1000, int, "an int")
     assert len(str(refusal.value)) < 100
+
+
+def test_an_error_in_two_parts_reads_as_one_sentence_also_from_another_process() -> None:
+    error = RandomModelError("it draws", "set the rate to 0")
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert str(one) == "it draws: set the rate to 0"
+        assert one.what == "it draws"

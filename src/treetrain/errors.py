@@ -15,6 +15,22 @@ class UnsupportedModelError(NotImplementedError):
     """
 
 
+class RandomModelError(UnsupportedModelError):
+    """The model draws at random in training, which a shared token cannot do once per sequence.
+
+    Args:
+        what: what draws, kept as an attribute.
+        way_out: what to do instead.
+    """
+
+    def __init__(self, what: str, way_out: str) -> None:
+        super().__init__(what, way_out)
+        self.what = what
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
+
+
 class CapacityError(ValueError):
     """A token budget is too small for the work it was given."""
 

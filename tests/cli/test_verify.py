@@ -57,7 +57,7 @@ def test_a_difference_is_1_and_says_where(file, capsys, monkeypatch):
             find(packed, **kw).new_ones(()).expand(packed.num_tokens, packed.num_tokens).tril()
         ),
     )
-    monkeypatch.setattr("treetrain.models.prepare._check_on_tree", lambda *arguments: None)
+    monkeypatch.setattr("treetrain.models.prepare.check_on_tree", lambda *arguments: None)
     code = main(["verify", file, "--model", "tiny:llama", "--backend", "reference"])
     out = capsys.readouterr().out
     assert code == 1

@@ -197,7 +197,7 @@ def test_a_broken_narrow_dtype_is_caught_by_its_float64_twin(monkeypatch):
         reference, "find_visibility", leave_out("siblings are visible from depth 3 on")
     )
     # The twin is prepared anew, which would refuse it before it is compared.
-    monkeypatch.setattr("treetrain.models.prepare._check_on_tree", lambda *arguments: None)
+    monkeypatch.setattr("treetrain.models.prepare.check_on_tree", lambda *arguments: None)
     report = verify(model, UNEVEN, raise_on_difference=False)
     assert [comparison.passes for comparison in report.structure] == [False, False]
 

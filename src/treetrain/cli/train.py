@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
         Exit code 0.
 
     Raises:
-        UnsupportedModelError: the model cannot be trained exactly; where it draws at random, the
-            value to change is named.
+        RandomModelError: the model cannot be trained exactly, because it draws at random;
+            names the value to change.
     """
     from treetrain.training.config import load_config
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.cli.reading import read_template
     from treetrain.cli.sources import without_bars
     from treetrain.cli.tokenizers import load_tokenizer
-    from treetrain.errors import UnsupportedModelError
+    from treetrain.errors import RandomModelError
     from treetrain.progress import Progress
     from treetrain.training.run import claim_output, run_training
 
@@ -74,11 +74,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         with without_bars():
             run_training(model, samples, config, tokenizer=tokenizer, say=_say)
-    except UnsupportedModelError as error:
-        what, sign, way_out = str(error).rpartition(": ")
-        if not sign or "model.eval()" not in way_out:
-            raise
-        raise UnsupportedModelError(f"{what}: {_dropout_way_out(model, config)}") from error
+    except RandomModelError as error:
+        raise RandomModelError(error.what, _dropout_way_out(model, config)) from error
     return 0
 
 

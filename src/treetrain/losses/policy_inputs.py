@@ -94,22 +94,17 @@ def read_edges(
             )
         values[offsets[index] : offsets[index + 1]] = array
     chosen = values[trained]
-    wrong = np.flatnonzero(~np.isfinite(chosen))
-    if len(wrong):
-        edge = int(trained[wrong[0]])
-        index = int(np.searchsorted(offsets, edge, side="right")) - 1
-        raise ValueError(
-            f"{name}[{index}] must be finite where the token is trained, got {values[edge]} at "
-            f"index {edge - offsets[index]}"
-        )
-    high = np.flatnonzero(chosen > _HIGHEST_LOGPROB) if not numbers else wrong
-    if len(high):
-        edge = int(trained[high[0]])
-        index = int(np.searchsorted(offsets, edge, side="right")) - 1
-        raise ValueError(
-            f"{name}[{index}] must be logarithms of probabilities, at most 0, got {values[edge]} "
-            f"at index {edge - offsets[index]}"
-        )
+    demands = [(~np.isfinite(chosen), "finite where the token is trained")]
+    if not numbers:
+        demands.append((chosen > _HIGHEST_LOGPROB, "logarithms of probabilities, at most 0"))
+    for broken, demand in demands:
+        for place in np.flatnonzero(broken)[:1]:
+            edge = int(trained[place])
+            index = int(np.searchsorted(offsets, edge, side="right")) - 1
+            raise ValueError(
+                f"{name}[{index}] must be {demand}, got {values[edge]} at index "
+                f"{edge - offsets[index]}"
+            )
     return chosen
 
 

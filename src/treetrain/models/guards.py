@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from treetrain.errors import UnsupportedModelError
+from treetrain.errors import RandomModelError, UnsupportedModelError
 from treetrain.models.hooks import REGISTERED_NAMES
 
 #: Rotary embeddings whose frequencies depend on the length of the longest sequence of the call.
@@ -212,22 +212,22 @@ def check_dropouts(dropouts: list[tuple[str, nn.Module]]) -> None:
         dropouts: what `find_dropouts` returned.
 
     Raises:
-        UnsupportedModelError: if one would drop anything.
+        RandomModelError: if one would drop anything.
     """
     for name, module in dropouts:
         if module.training and getattr(module, "layerdrop", 0.0):
-            raise UnsupportedModelError(
+            raise RandomModelError(
                 f"{name} would leave out whole layers at random (layerdrop is "
                 f"{module.layerdrop}); a shared token cannot skip a layer for one sequence and not "
-                f"for another: set {name}.layerdrop = 0 and config.layerdrop = 0, or call "
-                "model.eval()"
+                "for another",
+                f"set {name}.layerdrop = 0 and config.layerdrop = 0, or call model.eval()",
             )
         rate: Any = getattr(module, "p", 0.0)
         if module.training and rate > 0:
-            raise UnsupportedModelError(
+            raise RandomModelError(
                 f"{name} would drop {rate} of its input; a shared token cannot be dropped "
-                "differently for each sequence: set the model's dropout rates to 0 in its config, "
-                "or call model.eval()"
+                "differently for each sequence",
+                "set the model's dropout rates to 0 in its config, or call model.eval()",
             )
 
 

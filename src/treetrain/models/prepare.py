@@ -7,18 +7,16 @@ replaced.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from treetrain.errors import UnsupportedModelError, check_type
+from treetrain.errors import RandomModelError, check_type
 from treetrain.models.attached import check_attached, read_attached
 from treetrain.models.guards import (
     check_convolutions,
@@ -45,8 +43,15 @@ from treetrain.models.implementation import (
     restore_implementations,
 )
 from treetrain.models.probe import probe_layers
-from treetrain.packing.packed_tree import PackedTree, pack_tree
-from treetrain.tree.build import build_prefix_tree
+from treetrain.models.self_check import (
+    calm,
+    check_on_tree,
+    draws_at_random,
+    large_logits,
+    make_check_sequences,
+    uncompiled,
+)
+from treetrain.packing.packed_tree import PackedTree
 
 _ATTRIBUTE = "_treetrain_prepared"
 #: Preparing registers names with transformers, whose registry all threads share.
@@ -139,13 +144,14 @@ class PreparedModel:
     def _check_not_random(self) -> None:
         check_dropouts(find_dropouts(self.model))
         if self._random_in_training is None:
-            tokens = torch.tensor(_check_sequences(self.model)[:1], device=self.model.device)
-            self._random_in_training = _draws_at_random(self.decoder, tokens)
+            tokens = torch.tensor(make_check_sequences(self.model)[:1], device=self.model.device)
+            self._random_in_training = draws_at_random(self.decoder, tokens)
         if self._random_in_training:
-            raise UnsupportedModelError(
+            raise RandomModelError(
                 f"{type(self.model).__name__} draws at random in training (a dropout rate or a "
                 "noise in its config); a shared token cannot be drawn differently for each "
-                "sequence: set the rate to 0 and call prepare(model) again, or call model.eval()"
+                "sequence",
+                "set the rate to 0 and call prepare(model) again, or call model.eval()",
             )
 
     @contextmanager
@@ -248,8 +254,8 @@ def _prepare(model: nn.Module, backend: str) -> PreparedModel:
     check_wrappers(model)
     register_attention()
     decoder = find_decoder(model)
-    with _calm(model), _uncompiled(model):
-        sequences = _check_sequences(model)
+    with calm(model), uncompiled(model):
+        sequences = make_check_sequences(model)
         tokens = torch.tensor(sequences[0], device=model.device)[None]
         implementation = model.config.get_text_config()._attn_implementation
         assert implementation is not None
@@ -259,9 +265,9 @@ def _prepare(model: nn.Module, backend: str) -> PreparedModel:
         check_layers(model, len(layers))
         check_convolutions(decoder)
         check_embeddings(decoder)
-        head = find_head(model, *_large_logits(model, decoder, tokens))
+        head = find_head(model, *large_logits(model, decoder, tokens))
         prepared = PreparedModel(model, decoder, head=head, layers=layers)
-        _check_on_tree(prepared, sequences)
+        check_on_tree(prepared, sequences)
     prepared.activate()
     return prepared
 
@@ -294,108 +300,3 @@ def _read_settings(model: PreTrainedModel) -> dict[str, object]:
     names = ("sliding_window", "attention_chunk_size", "layer_types", "final_logit_softcapping")
     names += ("logit_scale", "logits_scaling", "is_causal")
     return {name: copy.copy(getattr(config, name, None)) for name in names}
-
-
-@contextmanager
-def _calm(model: nn.Module) -> Iterator[None]:
-    """Put a model in eval mode for a while, each module then as it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-def _uncompiled(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-    """Run compiled modules as they were written, because the probe swaps functions under them."""
-    compiled = any(
-        module._compiled_call_impl is not None
-        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
-        for module in model.modules()
-    )
-    # Asked for only where it is needed, since it loads the compiler.
-    return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
-
-
-def _large_logits(
-    model: PreTrainedModel, decoder: nn.Module, tokens: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Hidden states made large on their way into the output layer, and the model's own logits."""
-    factor = 1
-
-    def enlarge(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        nonlocal factor
-        factor = 64
-        return (inputs[0] * factor, *inputs[1:])
-
-    layer = model.get_output_embeddings()
-    # First of the layer's hooks, since the head calls the layer with its hooks, on large states.
-    hook = None if layer is None else layer.register_forward_pre_hook(enlarge, prepend=True)
-    try:
-        with torch.no_grad():
-            logits = model(input_ids=tokens, use_cache=False).logits[0]
-    finally:
-        if hook is not None:
-            hook.remove()
-    with torch.no_grad():
-        hidden = decoder(input_ids=tokens, use_cache=False)[0][0]
-    return hidden * factor, logits
-
-
-def _draws_at_random(decoder: nn.Module, tokens: Tensor) -> bool:
-    """Whether two plain training calls on the same tokens differ, dropout modules left out."""
-    results: list[Tensor] = []
-    with torch.random.fork_rng(), torch.no_grad():
-        for seed in (0, 1):
-            torch.manual_seed(seed)
-            results.append(decoder(input_ids=tokens, use_cache=False)[0])
-    return not torch.equal(*results)
-
-
-def _check_sequences(model: PreTrainedModel) -> list[list[int]]:
-    """Sequences whose tree has depth 3, a strict prefix, uneven siblings and two roots."""
-    config = model.config.get_text_config()
-    special = {config.pad_token_id, config.bos_token_id, config.eos_token_id}
-    generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(config.vocab_size, generator=generator).tolist()
-    ids = [token for token in order if token not in special][:16] or [0]
-    a, b, c, d, e, f, g, h = (ids[(2 * place) % len(ids)] for place in range(8))
-    return [
-        [a, b, c, d, e, f],
-        [a, b, c, g],
-        [a, b, c, d, h, a, b],
-        [a, b, c, d],
-        [a, b, e, e, f],
-        [g, h, a],
-    ]
-
-
-def _check_on_tree(prepared: PreparedModel, sequences: list[list[int]]) -> None:
-    """Compare the model's logits on a small tree with its own on each sequence alone."""
-    model = prepared.model
-    tree = build_prefix_tree(sequences)
-    error = largest = 0.0
-    with torch.no_grad():
-        prepared.activate()
-        try:
-            logits = prepared.head(prepared.hidden_states(pack_tree(tree, model.device)))
-        finally:
-            prepared.undo()
-        for number, sequence in enumerate(sequences):
-            tokens = torch.tensor(sequence, device=model.device)[None]
-            alone = model(input_ids=tokens, use_cache=False).logits[0].to(logits.dtype)
-            positions = torch.from_numpy(tree.positions(number).copy()).to(logits.device)
-            error = max(error, float((logits[positions] - alone).abs().max()))
-            largest = max(largest, float(alone.abs().max()))
-    # Models compute parts in float32 whatever their dtype, float64 ones too.
-    exact = model.dtype in (torch.float64, torch.float32)
-    allowed = (1e-4 if exact else 6e-2) * largest
-    if not error <= allowed:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} gives other logits on a tree than on each sequence alone (off "
-            f"by {error:.2g}, allowed {allowed:.2g}); something in it depends on packed order, for "
-            "example positions it counts itself or a layer that mixes neighbouring tokens; train "
-            "it on separate sequences"
-        )

@@ -1,0 +1,170 @@
+"""The checks that `prepare` makes by running a model on a few tokens, and the state they need."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from treetrain.errors import UnsupportedModelError
+from treetrain.packing.packed_tree import pack_tree
+from treetrain.tree.build import build_prefix_tree
+
+if TYPE_CHECKING:
+    from treetrain.models.prepare import PreparedModel
+
+
+@contextmanager
+def calm(model: nn.Module) -> Iterator[None]:
+    """Put a model in eval mode for a while, each module then as it was.
+
+    Args:
+        model: the model.
+
+    Yields:
+        Nothing.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def uncompiled(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Run compiled modules as they were written, because the probe swaps functions under them.
+
+    Args:
+        model: the model.
+
+    Returns:
+        A context for the while.
+    """
+    compiled = any(
+        module._compiled_call_impl is not None
+        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+        for module in model.modules()
+    )
+    # Asked for only where it is needed, since it loads the compiler.
+    return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+
+
+def large_logits(
+    model: PreTrainedModel, decoder: nn.Module, tokens: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute hidden states made large on their way into the output layer, and the model's logits.
+
+    Args:
+        model: the model.
+        decoder: the part of it that returns hidden states.
+        tokens: one sequence, [1, T].
+
+    Returns:
+        Large hidden states, [T, C], and the model's own logits of them, [T, V].
+    """
+    factor = 1
+
+    def enlarge(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        nonlocal factor
+        factor = 64
+        return (inputs[0] * factor, *inputs[1:])
+
+    layer = model.get_output_embeddings()
+    # First of the layer's hooks, since the head calls the layer with its hooks, on large states.
+    hook = None if layer is None else layer.register_forward_pre_hook(enlarge, prepend=True)
+    try:
+        with torch.no_grad():
+            logits = model(input_ids=tokens, use_cache=False).logits[0]
+    finally:
+        if hook is not None:
+            hook.remove()
+    with torch.no_grad():
+        hidden = decoder(input_ids=tokens, use_cache=False)[0][0]
+    return hidden * factor, logits
+
+
+def draws_at_random(decoder: nn.Module, tokens: Tensor) -> bool:
+    """Say whether two plain training calls on the same tokens differ, dropout modules left out.
+
+    Args:
+        decoder: the part of a model that returns hidden states.
+        tokens: one sequence, [1, T].
+
+    Returns:
+        Whether they differ.
+    """
+    results: list[Tensor] = []
+    with torch.random.fork_rng(), torch.no_grad():
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            results.append(decoder(input_ids=tokens, use_cache=False)[0])
+    return not torch.equal(*results)
+
+
+def make_check_sequences(model: PreTrainedModel) -> list[list[int]]:
+    """Make sequences whose tree has depth 3, a strict prefix, uneven siblings and two roots.
+
+    Args:
+        model: the model, for its vocabulary.
+
+    Returns:
+        Six sequences of token ids.
+    """
+    config = model.config.get_text_config()
+    special = {config.pad_token_id, config.bos_token_id, config.eos_token_id}
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(config.vocab_size, generator=generator).tolist()
+    ids = [token for token in order if token not in special][:16] or [0]
+    a, b, c, d, e, f, g, h = (ids[(2 * place) % len(ids)] for place in range(8))
+    return [
+        [a, b, c, d, e, f],
+        [a, b, c, g],
+        [a, b, c, d, h, a, b],
+        [a, b, c, d],
+        [a, b, e, e, f],
+        [g, h, a],
+    ]
+
+
+def check_on_tree(prepared: PreparedModel, sequences: list[list[int]]) -> None:
+    """Compare the model's logits on a small tree with its own on each sequence alone.
+
+    Args:
+        prepared: the handle, not active.
+        sequences: what `make_check_sequences` gave.
+
+    Raises:
+        UnsupportedModelError: if they differ.
+    """
+    model = prepared.model
+    tree = build_prefix_tree(sequences)
+    error = largest = 0.0
+    with torch.no_grad():
+        prepared.activate()
+        try:
+            logits = prepared.head(prepared.hidden_states(pack_tree(tree, model.device)))
+        finally:
+            prepared.undo()
+        for number, sequence in enumerate(sequences):
+            tokens = torch.tensor(sequence, device=model.device)[None]
+            alone = model(input_ids=tokens, use_cache=False).logits[0].to(logits.dtype)
+            positions = torch.from_numpy(tree.positions(number).copy()).to(logits.device)
+            error = max(error, float((logits[positions] - alone).abs().max()))
+            largest = max(largest, float(alone.abs().max()))
+    # Models compute parts in float32 whatever their dtype, float64 ones too.
+    exact = model.dtype in (torch.float64, torch.float32)
+    allowed = (1e-4 if exact else 6e-2) * largest
+    if not error <= allowed:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} gives other logits on a tree than on each sequence alone (off "
+            f"by {error:.2g}, allowed {allowed:.2g}); something in it depends on packed order, for "
+            "example positions it counts itself or a layer that mixes neighbouring tokens; train "
+            "it on separate sequences"
+        )
