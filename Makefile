@@ -21,7 +21,7 @@ export TOKENIZERS_PARALLELISM := false
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env smollm2 demo test test-all lint format bench bench-tables clean
+.PHONY: help env smollm2 demo test test-all lint format bench bench-tables models clean
 .DELETE_ON_ERROR:
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make lint    ruff, import contracts, docstrings, types"
 	@echo "make bench   run the benchmarks, one JSON file each in runs/bench"
 	@echo "make bench-tables  write docs/benchmarks.md from those files"
+	@echo "make models  try every causal model type, write docs/models.md and docs/models.json"
 	@echo "make env     the development environment only (PYTHON=python3.13 picks the interpreter)"
 	@echo "make smollm2 add the model for: make demo ARGS='--model smollm2'"
 	@echo "make clean   remove the environment and everything built"
@@ -91,9 +92,12 @@ bench: $(VENV)/.runtime
 	  $(BIN)/python $$script --json $(ARGS) > runs/bench/$$name.json || exit 1; \
 	done
 
+models: $(VENV)/.runtime
+	@$(BIN)/python trials/try_models.py $(ARGS)
+
 bench-tables: $(VENV)/.runtime
 	@$(BIN)/python benchmarks/write_tables.py
 
 clean:
 	rm -rf $(VENV) build dist site runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find src tests examples benchmarks trials -name __pycache__ -prune -exec rm -rf {} +

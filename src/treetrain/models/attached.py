@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -19,15 +19,14 @@ _EVERY = "every module"
 _ASKS_FOR_GRADIENTS = "make_inputs_require_grad"
 
 
-def read_attached(decoder: nn.Module, layer: nn.Module, attention: Iterable[nn.Module]) -> Attached:
+def read_attached(parts: Mapping[str, nn.Module], attention: Iterable[nn.Module]) -> Attached:
     """Read what changes the results of modules besides their parameters and settings.
 
     Hooks are known by torch's numbers for them, which are never given twice. Left out are hooks of
     the backward pass, and those by which gradient checkpointing asks embeddings for gradients.
 
     Args:
-        decoder: the part of a model that returns hidden states.
-        layer: the output layer.
+        parts: the parts of a model that a tree call runs, under names for messages.
         attention: the attention modules.
 
     Returns:
@@ -39,7 +38,7 @@ def read_attached(decoder: nn.Module, layer: nn.Module, attention: Iterable[nn.M
             _numbers(global_hooks._global_forward_hooks),
         )
     }
-    for prefix, part in (("decoder", decoder), ("output layer", layer)):
+    for prefix, part in parts.items():
         for name, module in part.named_modules(prefix=prefix):
             hooks = _numbers(module._forward_pre_hooks), _numbers(module._forward_hooks)
             forward = _read_forward(module)
@@ -67,6 +66,19 @@ def check_attached(before: Attached, now: Attached) -> None:
         f"hooks or forwards were changed after prepare(model) (first: {changed}); call "
         "prepare(model) again, which checks the model with them"
     )
+
+
+def remove_pre_hook(module: nn.Module, function: Callable[..., Any]) -> None:
+    """Take a forward pre-hook off a module by its function, from copies of the module too.
+
+    Args:
+        module: the module.
+        function: the hook.
+    """
+    hooks = module._forward_pre_hooks
+    for number in [number for number, hook in hooks.items() if hook is function]:
+        del hooks[number]
+        module._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
 def _numbers(hooks: Mapping[int, Any]) -> tuple[int, ...]:

@@ -13,10 +13,6 @@ from transformers.masking_utils import AttentionMaskInterface
 from treetrain.errors import RandomModelError, UnsupportedModelError
 from treetrain.models.hooks import REGISTERED_NAMES
 
-#: Rotary embeddings whose frequencies depend on the length of the longest sequence of the call.
-_LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
-
-
 def check_model(model: nn.Module) -> None:
     """Refuse what cannot be prepared, from its class and config alone.
 
@@ -51,11 +47,6 @@ def check_model(model: nn.Module) -> None:
         )
     if implementation not in AttentionMaskInterface().valid_keys():
         raise UnsupportedModelError(f"transformers has no mask function for {implementation!r}")
-    if not model._can_set_attn_implementation():
-        raise UnsupportedModelError(
-            f"{name} does not attend through transformers' AttentionInterface, so that the tree "
-            "cannot reach its attention; train it on separate sequences"
-        )
     if getattr(config, "reorder_and_upcast_attn", False) and implementation == "eager":
         raise UnsupportedModelError(
             f"{name} has reorder_and_upcast_attn, an attention of its own; set it to False in its "
@@ -109,7 +100,8 @@ def check_wrappers(model: PreTrainedModel) -> None:
         UnsupportedModelError: if it has forward hooks, or a forward that is not its class's own.
     """
     name = type(model).__name__
-    if hooks := [*model._forward_pre_hooks.values(), *model._forward_hooks.values()]:
+    attached = [*model._forward_pre_hooks.values(), *model._forward_hooks.values()]
+    if hooks := [hook for hook in attached if hook is not refuse_tree_call]:
         raise UnsupportedModelError(
             f"{name} has a forward hook ({_name_function(hooks[0])}), which a tree call would go "
             "around: it runs the decoder and the output layer, not the model's own forward; remove "
@@ -131,40 +123,51 @@ def check_wrappers(model: PreTrainedModel) -> None:
         )
 
 
+def refuse_tree_call(module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    """Refuse a tree in a call of the whole model; a pre-hook of prepared models.
+
+    The whole model would shift labels in packed order, and fill a cache that no path can go on from.
+
+    Args:
+        module: the prepared model.
+        args: its positional arguments.
+        keywords: its keyword arguments.
+
+    Raises:
+        UnsupportedModelError: if a tree is among the keywords.
+    """
+    del args
+    if keywords.get("prefix_tree") is None:
+        return
+    named = [name for name, value in keywords.items() if value is not None]
+    with_these = [name for name in named if name not in ("prefix_tree", "input_ids")]
+    raise UnsupportedModelError(
+        f"{type(module).__name__} was called with prefix_tree and {with_these or 'nothing else'}; "
+        "labels, caches, padding masks and positions of a plain call mean packed order there: use "
+        "sft_loss, policy_loss or sequence_logprobs(model, batch), or the handle's hidden_states"
+    )
+
+
 def _name_function(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def check_layers(model: PreTrainedModel, attention_modules: int) -> None:
-    """Refuse a model some of whose layers do not attend through the interface.
-
-    Args:
-        model: the model.
-        attention_modules: number of modules that attended in one forward pass.
-
-    Raises:
-        UnsupportedModelError: if it is smaller than the number of layers.
-    """
-    layers = model.config.get_text_config().num_hidden_layers
-    if attention_modules < layers:
-        raise UnsupportedModelError(
-            f"only {attention_modules} of the {layers} layers of {type(model).__name__} attend "
-            "through transformers' AttentionInterface; layers of another kind (recurrent, "
-            "convolution) would run from one branch into the next, and layers that read images "
-            "are not run on text; train it on separate sequences"
-        )
-
-
-def check_convolutions(decoder: nn.Module) -> None:
-    """Refuse a model in which tokens are mixed with their packed neighbours.
+def check_neighbours(decoder: nn.Module) -> None:
+    """Refuse a model in which tokens are mixed with, or chosen among, their packed neighbours.
 
     Args:
         decoder: the part that returns hidden states.
 
     Raises:
-        UnsupportedModelError: if it holds a convolution over more than one token.
+        UnsupportedModelError: if it holds a convolution over more than one token, or an indexer
+            that picks the tokens to attend to.
     """
     for name, module in decoder.named_modules():
+        if name.rsplit(".", 1)[-1] == "indexer" or type(module).__name__.endswith("Indexer"):
+            raise UnsupportedModelError(
+                f"{name} picks the highest-scored tokens to attend to, by packed order and over all "
+                "branches at once; train this model on separate sequences"
+            )
         if isinstance(module, nn.Conv1d) and module.kernel_size[0] > 1:
             raise UnsupportedModelError(
                 f"{name} convolves {module.kernel_size[0]} neighbouring tokens, which would mix "
@@ -260,37 +263,3 @@ def _is_reentrant(module: nn.Module) -> bool:
     function: Any = getattr(module, "_gradient_checkpointing_func", None)
     # torch's own default is True.
     return isinstance(function, partial) and function.keywords.get("use_reentrant", True)
-
-
-def check_depth(model: PreTrainedModel, depth: int) -> None:
-    """Refuse a path that the model's position embeddings cannot serve exactly.
-
-    Args:
-        model: the model.
-        depth: tokens of the longest path.
-
-    Raises:
-        UnsupportedModelError: if rotary frequencies would depend on which sequences share the call.
-    """
-    config = model.config.get_text_config()
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
-    for parameters in kinds:
-        kind = parameters.get("rope_type")
-        if kind not in _LENGTH_DEPENDENT_ROPE:
-            continue
-        # transformers takes the first for "dynamic", and the other for "longrope".
-        limit = config.max_position_embeddings
-        if kind == "longrope":
-            limit = (
-                parameters.get("original_max_position_embeddings")
-                or getattr(config, "original_max_position_embeddings", None)
-                or limit
-            )
-        # At the limit itself frequencies of an earlier, longer call would stay.
-        if depth >= limit:
-            raise UnsupportedModelError(
-                f"{type(model).__name__} has {kind!r} rotary embeddings, whose frequencies change "
-                f"for sequences of {limit} tokens and more; a tree that is {depth} tokens deep "
-                "would mix both kinds: keep its sequences within that length"
-            )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
+from treetrain.models.before_head import find_factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,36 +53,25 @@ class Head:
         return list(self.layer.parameters())
 
 
-def find_head(model: PreTrainedModel, hidden: Tensor, logits: Tensor) -> Head:
+def find_head(
+    model: PreTrainedModel, layer: nn.Module, hidden: Tensor, *, logits: Tensor
+) -> Head:
     """Find the head that reproduces a model's own logits.
 
     Args:
         model: the model.
-        hidden: hidden states of a few tokens as the head receives them, [n, C]; large ones, so that
-            a cap shows.
+        layer: its output layer.
+        hidden: hidden states of a few tokens as the layer receives them, [n, C]; large ones, so
+            that a cap shows.
         logits: the model's own logits of these tokens, [n, V].
 
     Returns:
         The head.
 
     Raises:
-        UnsupportedModelError: if the model has no output layer, if another layer stands before it,
-            if none of the scales and caps that its config names gives its logits, or if they hang
-            on a parameter that is not the layer's.
+        UnsupportedModelError: if none of the scales and caps that the config names gives the
+            model's logits, or if they hang on a parameter that is not the layer's.
     """
-    layer = model.get_output_embeddings()
-    if layer is None:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has no output layer (get_output_embeddings() is None); "
-            "load it as a causal language model, AutoModelForCausalLM"
-        )
-    inputs = getattr(layer, "in_features", hidden.shape[-1])
-    if inputs != hidden.shape[-1]:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has something between its decoder's hidden states of size "
-            f"{hidden.shape[-1]} and its output layer, which takes {inputs}; train it on separate "
-            "sequences"
-        )
     config = model.config.get_text_config()
     # What the config names comes first: where logits are all near 0, everything reproduces them.
     scales = []
@@ -89,7 +79,9 @@ def find_head(model: PreTrainedModel, hidden: Tensor, logits: Tensor) -> Head:
         scales.append(float(factor))
     if divisor := getattr(config, "logits_scaling", None):
         scales.append(1.0 / divisor)
-    scales.append(1.0)
+    with torch.no_grad():
+        measured = find_factor(layer(hidden), logits)
+    scales += [1.0] if measured is None else [1.0, measured]
     caps = [getattr(config, "final_logit_softcapping", None), None]
     expected = logits.to(torch.promote_types(logits.dtype, torch.float32))
     tolerance = 8 * torch.finfo(logits.dtype).eps * max(float(expected.abs().max()), 1e-6)

@@ -49,6 +49,10 @@ _HARMLESS_KEYWORDS = frozenset(
 )
 
 
+class TreeLostError(UnsupportedModelError):
+    """The tree does not reach a model's attention as a keyword; a dense mask may."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """What one attention layer computes.
@@ -84,14 +88,14 @@ class TreeCall:
         """Make sure that every attention layer saw the tree.
 
         Raises:
-            UnsupportedModelError: if one did not.
+            TreeLostError: if one did not.
         """
         missed = [name_module(module) for module in self.layers if id(module) not in self.seen]
         if missed:
-            raise UnsupportedModelError(
+            raise TreeLostError(
                 f"{len(missed)} of {len(self.layers)} attention layers did not receive the tree "
                 f"(first: {missed[0]}); this model drops keywords between its layers and its "
-                "attention; train it on separate sequences"
+                "attention"
             )
 
 

@@ -9,38 +9,49 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from treetrain.errors import RandomModelError, check_type
-from treetrain.models.attached import check_attached, read_attached
+from treetrain.errors import RandomModelError, UnsupportedModelError, check_type
+from treetrain.models.attached import Attached, check_attached, read_attached, remove_pre_hook
+from treetrain.models.before_head import BeforeHead, find_before_head
+from treetrain.models.dense_mask import MASK, check_all_attend, check_reach, make_dense_mask
 from treetrain.models.guards import (
-    check_convolutions,
-    check_depth,
     check_dropouts,
     check_embeddings,
-    check_layers,
     check_model,
+    check_neighbours,
     check_shared_states,
     check_wrappers,
     find_decoder,
     find_dropouts,
+    refuse_tree_call,
 )
 from treetrain.models.head import Head, find_head
 from treetrain.models.hooks import (
     REGISTERED_NAMES,
     Layer,
     TreeCall,
+    TreeLostError,
     make_sentinel,
     register_attention,
 )
 from treetrain.models.implementation import (
     find_implementations,
     restore_implementations,
+)
+from treetrain.models.positions import (
+    check_alibi,
+    check_depth,
+    check_offset_tokens,
+    check_temperature,
+    find_position_offset,
+    takes_argument,
 )
 from treetrain.models.probe import probe_layers
 from treetrain.models.self_check import (
@@ -51,7 +62,8 @@ from treetrain.models.self_check import (
     make_check_sequences,
     uncompiled,
 )
-from treetrain.packing.packed_tree import PackedTree
+from treetrain.packing.packed_tree import PackedTree, pack_tree
+from treetrain.tree.build import build_prefix_tree
 
 _ATTRIBUTE = "_treetrain_prepared"
 #: Preparing registers names with transformers, whose registry all threads share.
@@ -66,8 +78,11 @@ class PreparedModel:
     Args:
         model: the model itself, usable as before.
         decoder: the part of it that returns hidden states.
+        before_head: the way of its hidden states to the head.
         head: the map from hidden states to logits.
-        layers: what each attention module computes.
+        position_offset: what is added to depth positions.
+        layers: what each attention module computes; empty for a model that takes trees as one dense
+            mask.
     """
 
     def __init__(
@@ -75,24 +90,33 @@ class PreparedModel:
         model: PreTrainedModel,
         decoder: nn.Module,
         *,
+        before_head: BeforeHead,
         head: Head,
+        position_offset: int,
         layers: dict[nn.Module, Layer],
     ) -> None:
         self.model = model
         self.decoder = decoder
+        self.before_head = before_head
         self.head = head
+        self.position_offset = position_offset
         self.layers = layers
         self._settings = _read_settings(model)
-        self._attached = read_attached(decoder, head.layer, layers)
+        self._attached = self._read_attached()
         self._random_in_training: bool | None = None
         self._originals: list[tuple[object, str | None]] | None = None
 
     def __repr__(self) -> str:
-        backends = sorted({layer.backend for layer in self.layers.values()})
-        return (
-            f"PreparedModel({type(self.model).__name__}, {len(self.layers)} attention layers, "
-            f"{' and '.join(backends)})"
-        )
+        name = type(self.model).__name__
+        if not self.layers:
+            return f"PreparedModel({name}, one dense mask)"
+        backends = " and ".join(self.backends)
+        return f"PreparedModel({name}, {len(self.layers)} attention layers, {backends})"
+
+    @property
+    def backends(self) -> list[str]:
+        """Names of the attention backends in use, sorted; "mask" for one dense mask."""
+        return sorted({layer.backend for layer in self.layers.values()}) or [MASK]
 
     @property
     def active(self) -> bool:
@@ -106,7 +130,11 @@ class PreparedModel:
         self._originals = find_implementations(self.model)
         original = self.model.config.get_text_config()._attn_implementation
         assert original is not None
-        self.model.set_attn_implementation(REGISTERED_NAMES[original])
+        self._implementation = original
+        if self.layers:
+            self._implementation = REGISTERED_NAMES[original]
+            self.model.set_attn_implementation(self._implementation)
+        self.model.register_forward_pre_hook(refuse_tree_call, with_kwargs=True)
         setattr(self.model, _ATTRIBUTE, self)
 
     def undo(self) -> None:
@@ -123,12 +151,13 @@ class PreparedModel:
             ]
         )
         self._originals = None
+        remove_pre_hook(self.model, refuse_tree_call)
         delattr(self.model, _ATTRIBUTE)
 
     def _check_unchanged(self) -> None:
         check_wrappers(self.model)
         implementation = self.model.config.get_text_config()._attn_implementation
-        if implementation not in REGISTERED_NAMES.values():
+        if implementation != self._implementation:
             raise ValueError(
                 f"the model's attention implementation was set to {implementation!r} after "
                 "prepare(model); call prepare(model) again"
@@ -138,8 +167,14 @@ class PreparedModel:
         if (settings := _read_settings(self.model)) != self._settings:
             changed = [name for name in settings if settings[name] != self._settings[name]]
             raise ValueError(f"config.{changed[0]} was changed; call prepare(model) again")
-        check_attached(self._attached, read_attached(self.decoder, self.head.layer, self.layers))
+        check_attached(self._attached, self._read_attached())
         check_embeddings(self.decoder)
+
+    def _read_attached(self) -> Attached:
+        parts = {"decoder": self.decoder, "output layer": self.head.layer}
+        if self.before_head.module is not None:
+            parts["module before the output layer"] = self.before_head.module
+        return read_attached(parts, self.layers)
 
     def _check_not_random(self) -> None:
         check_dropouts(find_dropouts(self.model))
@@ -201,15 +236,31 @@ class PreparedModel:
             self._check_not_random()
             check_shared_states(self.decoder)
         check_depth(self.model, int(packed.tree.depth_positions.max()) + 1)
-        call = TreeCall(packed, self.layers)
-        output = self.decoder(
-            input_ids=packed.tokens,
-            attention_mask=make_sentinel(packed.device),
-            position_ids=packed.depth_positions,
-            use_cache=False,
-            prefix_tree=call,
-        )
-        call.check_complete()
+        check_temperature(self.model, self.layers, packed.num_tokens)
+        if self.position_offset:
+            check_offset_tokens(self.model, packed)
+        return self.before_head(self._run_decoder(packed))
+
+    def _run_decoder(self, packed: PackedTree) -> Tensor:
+        positions = packed.depth_positions + self.position_offset
+        if self.layers:
+            call = TreeCall(packed, self.layers)
+            output = self.decoder(
+                input_ids=packed.tokens,
+                attention_mask=make_sentinel(packed.device),
+                position_ids=positions,
+                use_cache=False,
+                prefix_tree=call,
+            )
+            call.check_complete()
+        else:
+            check_reach(self.model, packed.num_tokens)
+            named = {"position_ids": positions, "use_cache": False}
+            output = self.decoder(
+                input_ids=packed.tokens,
+                attention_mask=make_dense_mask(packed, self.model.dtype),
+                **{name: it for name, it in named.items() if takes_argument(self.decoder, name)},
+            )
         return output[0][0]
 
 
@@ -222,8 +273,10 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
 
     Args:
         model: a causal language model with attention implementation "sdpa" or "eager".
-        backend: attention backend by name, "slices" or "reference"; "auto" takes for each layer the
-            first that supports it.
+        backend: attention backend by name: "slices", "reference", or "mask", one dense mask for all
+            layers, whose memory grows with the square of the tree; "auto" takes for each layer the
+            first that supports it, and the mask for a model that hands its layers no keywords. The
+            handle names what was taken.
 
     Returns:
         The handle, with `undo()`. Preparing a prepared model with the same backend checks it anew.
@@ -255,21 +308,53 @@ def _prepare(model: nn.Module, backend: str) -> PreparedModel:
     register_attention()
     decoder = find_decoder(model)
     with calm(model), uncompiled(model):
+        check_neighbours(decoder)
+        check_embeddings(decoder)
+        check_alibi(model, decoder)
         sequences = make_check_sequences(model)
         tokens = torch.tensor(sequences[0], device=model.device)[None]
-        implementation = model.config.get_text_config()._attn_implementation
-        assert implementation is not None
-        layers = probe_layers(
-            model, decoder, tokens, implementation=implementation, backend=backend
+        before_head = find_before_head(model, decoder, tokens)
+        hidden, logits = large_logits(model, before_head.layer, tokens)
+        make = partial(
+            PreparedModel,
+            model,
+            decoder,
+            before_head=before_head,
+            head=find_head(model, before_head.layer, hidden, logits=logits),
+            position_offset=find_position_offset(decoder, tokens),
         )
-        check_layers(model, len(layers))
-        check_convolutions(decoder)
-        check_embeddings(decoder)
-        head = find_head(model, *large_logits(model, decoder, tokens))
-        prepared = PreparedModel(model, decoder, head=head, layers=layers)
-        check_on_tree(prepared, sequences)
+        prepared = _find_way(make, backend, sequences)
     prepared.activate()
     return prepared
+
+
+def _find_way(
+    make: Callable[..., PreparedModel], backend: str, sequences: list[list[int]]
+) -> PreparedModel:
+    """Let the tree travel as a keyword, or, where keywords get lost, as one dense mask."""
+    lost: TreeLostError | None = None
+    by_mask = make(layers={})
+    model, decoder = by_mask.model, by_mask.decoder
+    if backend != MASK:
+        tokens = torch.tensor(sequences[0], device=model.device)[None]
+        try:
+            prepared = make(layers=probe_layers(model, decoder, tokens, backend=backend))
+            check_on_tree(prepared, sequences)
+            return prepared
+        except TreeLostError as error:
+            if backend != "auto":
+                raise UnsupportedModelError(
+                    f"{error}; use backend='auto' or 'mask', one dense mask for all layers"
+                ) from error
+            lost = error
+    try:
+        check_all_attend(model, decoder, pack_tree(build_prefix_tree(sequences), model.device))
+        check_on_tree(by_mask, sequences)
+    except UnsupportedModelError as error:
+        if lost is None:
+            raise
+        raise UnsupportedModelError(f"{lost}; as one dense mask: {error}") from error
+    return by_mask
 
 
 def find_prepared(model: nn.Module) -> PreparedModel:

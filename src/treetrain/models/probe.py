@@ -18,7 +18,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from treetrain.attention.api import choose_backend
 from treetrain.errors import UnsupportedModelError
-from treetrain.models.hooks import Layer, find_original, name_module
+from treetrain.models.hooks import Layer, TreeLostError, find_original, name_module
 from treetrain.models.implementation import using_implementation
 
 _PROBE_NAME = "treetrain_probe"
@@ -36,7 +36,7 @@ class _Seen:
 
 
 def probe_layers(
-    model: PreTrainedModel, decoder: nn.Module, tokens: Tensor, *, implementation: str, backend: str
+    model: PreTrainedModel, decoder: nn.Module, tokens: Tensor, *, backend: str
 ) -> dict[nn.Module, Layer]:
     """Find the attention modules of a model, and the window, chunk and backend of each.
 
@@ -44,17 +44,22 @@ def probe_layers(
         model: the model, in eval mode, with its own attention implementation.
         decoder: the part that returns hidden states.
         tokens: a few token ids, [1, n] int64.
-        implementation: the model's own attention implementation, "sdpa" or "eager".
         backend: name of an attention backend, or "auto".
 
     Returns:
         What each attention module computes, in the order they were called.
 
     Raises:
+        TreeLostError: if some layers do not attend through the interface.
         UnsupportedModelError: if a layer's mask is not causal with at most a window and a chunk,
-            if a module attends more than once, if the model's own
-            implementation leaves out a cap of scores, or if the backend refuses a layer.
+            if a module attends more than once, if the model's own implementation leaves out a cap
+            of scores, or if the backend refuses a layer.
     """  # noqa: DOC502 (reading masks and choosing backends raises)
+    name = type(model).__name__
+    if not model._can_set_attn_implementation():
+        raise TreeLostError(f"{name} does not attend through transformers' AttentionInterface")
+    implementation = model.config.get_text_config()._attn_implementation
+    assert implementation is not None
     seen: dict[nn.Module, _Seen] = {}
     masks: dict[int, Callable[..., Any]] = {}
     build_mask = AttentionMaskInterface()[implementation]
@@ -99,18 +104,25 @@ def probe_layers(
         del AttentionInterface._global_mapping[_PROBE_NAME]
         del AttentionMaskInterface._global_mapping[_PROBE_NAME]
 
+    count = model.config.get_text_config().num_hidden_layers
+    if len(seen) < count:
+        raise TreeLostError(
+            f"only {len(seen)} of the {count} layers of {name} attend through transformers' "
+            "AttentionInterface; layers of another kind (recurrent, convolution) would run from "
+            "one branch into the next, and layers that read images are not run on text"
+        )
     layers: dict[nn.Module, Layer] = {}
     for module, what in seen.items():
         if what.mask is None or id(what.mask) not in masks:
-            raise UnsupportedModelError(
+            raise TreeLostError(
                 f"{name_module(module)} attends with a mask that transformers' mask functions did "
-                "not build, so that its visibility is unknown; train it on separate sequences"
+                "not build, so that its visibility is unknown"
             )
         window, chunk = _read_mask(masks[id(what.mask)], module)
-        name = choose_backend(
+        chosen = choose_backend(
             backend, what.query.device, softcap=what.softcap, has_sinks=what.has_sinks
         )
-        layers[module] = Layer(name, window, chunk)
+        layers[module] = Layer(chosen, window, chunk)
     return layers
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
+from treetrain.models.positions import takes_argument
 from treetrain.packing.packed_tree import pack_tree
 from treetrain.tree.build import build_prefix_tree
 
@@ -57,37 +58,33 @@ def uncompiled(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
 
 
 def large_logits(
-    model: PreTrainedModel, decoder: nn.Module, tokens: Tensor
+    model: PreTrainedModel, layer: nn.Module, tokens: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute hidden states made large on their way into the output layer, and the model's logits.
+    """Compute the output layer's input made large, and the model's logits of it.
 
     Args:
         model: the model.
-        decoder: the part of it that returns hidden states.
+        layer: its output layer.
         tokens: one sequence, [1, T].
 
     Returns:
         Large hidden states, [T, C], and the model's own logits of them, [T, V].
     """
-    factor = 1
+    enlarged: list[Tensor] = []
 
     def enlarge(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        nonlocal factor
-        factor = 64
-        return (inputs[0] * factor, *inputs[1:])
+        del module
+        enlarged.append(inputs[0] * 64)
+        return (enlarged[0], *inputs[1:])
 
-    layer = model.get_output_embeddings()
     # First of the layer's hooks, since the head calls the layer with its hooks, on large states.
-    hook = None if layer is None else layer.register_forward_pre_hook(enlarge, prepend=True)
+    hook = layer.register_forward_pre_hook(enlarge, prepend=True)
     try:
         with torch.no_grad():
             logits = model(input_ids=tokens, use_cache=False).logits[0]
     finally:
-        if hook is not None:
-            hook.remove()
-    with torch.no_grad():
-        hidden = decoder(input_ids=tokens, use_cache=False)[0][0]
-    return hidden * factor, logits
+        hook.remove()
+    return enlarged[0][0], logits
 
 
 def draws_at_random(decoder: nn.Module, tokens: Tensor) -> bool:
@@ -164,7 +161,15 @@ def check_on_tree(prepared: PreparedModel, sequences: list[list[int]]) -> None:
     if not error <= allowed:
         raise UnsupportedModelError(
             f"{type(model).__name__} gives other logits on a tree than on each sequence alone (off "
-            f"by {error:.2g}, allowed {allowed:.2g}); something in it depends on packed order, for "
-            "example positions it counts itself or a layer that mixes neighbouring tokens; train "
-            "it on separate sequences"
+            f"by {error:.2g}, allowed {allowed:.2g}); {_guess_cause(prepared.decoder)}; train it "
+            "on separate sequences"
         )
+
+
+def _guess_cause(decoder: nn.Module) -> str:
+    if not takes_argument(decoder, "position_ids"):
+        return "its forward takes no position_ids, so that it counts positions in packed order"
+    return (
+        "something in it depends on packed order, for example positions it counts itself or a "
+        "layer that mixes neighbouring tokens"
+    )

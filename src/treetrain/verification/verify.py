@@ -194,9 +194,9 @@ def _run_in_float64(
     # Kernels that compute experts in groups exist for narrow dtypes only.
     if hasattr(twin, "set_experts_implementation"):
         twin.set_experts_implementation("eager")
-    backends = {layer.backend for layer in prepared.layers.values()}
+    backends = prepared.backends
     with torch.autocast(twin.device.type, enabled=False), widen(twin):
-        handle = prepare(twin, backends.pop() if len(backends) == 1 else "auto")
+        handle = prepare(twin, backends[0] if len(backends) == 1 else "auto")
         truth = work.run_separately(handle, "float64 separate")
         tree = work.run_tree(handle, "float64 tree")
     judge = Judge(TOLERANCES[torch.float64], targets)

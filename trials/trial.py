@@ -1,0 +1,144 @@
+"""One model type on trial: a tiny random model on a tree against each sequence alone.
+
+The baseline is made by a model nobody has prepared, from the list of sequences.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from treetrain import UnsupportedModelError, build_prefix_tree, prepare
+from treetrain.models.dense_mask import MASK
+from treetrain.packing.packed_tree import pack_tree
+from treetrain.testing.tiny_configs import make_tiny_config
+from treetrain.testing.trees import random_forest
+
+#: Largest difference allowed, as a share of the largest logit or gradient.
+TOLERANCE = 1e-5
+#: More parameters than a tiny model has: its config was not understood.
+MOST_PARAMETERS = 3_000_000
+#: The first ids stand for padding, ends and pictures in tiny configs.
+FIRST_ID = 4
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out for one model type.
+
+    Attributes:
+        status: "exact"; "exact_4d", exact as one dense mask; "refused"; "not_built"; "wrong".
+        logits_error: largest difference of logits, as a share of the largest; None if not run.
+        gradient_error: largest difference of gradients, as a share of the largest; None if not run.
+        reason: why it was refused, not built or is wrong; "" otherwise.
+    """
+
+    status: str
+    logits_error: float | None = None
+    gradient_error: float | None = None
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def make_sequences(seed: int) -> list[list[int]]:
+    """Make the trial's tree: two roots, three nodes deep and more, paths longer than 4 tokens."""
+    rng = np.random.default_rng(seed)
+    forest = random_forest(rng, roots=2, depth=4, node_tokens=5, vocabulary=64 - FIRST_ID + 1)
+    return [[token + FIRST_ID - 1 for token in sequence] for sequence in forest]
+
+
+def try_type(model_type: str, seed: int = 0) -> Outcome:
+    """Try one model type."""
+    warnings.simplefilter("ignore")
+    sequences = make_sequences(seed)
+    try:
+        model = make_model(model_type, seed)
+        alone = run_alone(model, sequences)
+    except Exception as error:  # whatever a tiny config runs into is the reason
+        return Outcome("not_built", reason=describe(error))
+    expected = take_gradients(model, alone)
+    try:
+        prepared = prepare(model)
+        ours = run_tree(model, sequences)
+    except UnsupportedModelError as error:
+        return Outcome("refused", reason=str(error))
+    except Exception as error:  # an error that is no refusal is a fault
+        return Outcome("wrong", reason=describe(error))
+    gradients = take_gradients(model, ours)
+    logits_error = compare(ours, alone)
+    gradient_error = compare(list(gradients.values()), [expected[name] for name in gradients])
+    exact = logits_error <= TOLERANCE and gradient_error <= TOLERANCE
+    status = ("exact_4d" if prepared.backends == [MASK] else "exact") if exact else "wrong"
+    worst = max(gradients, key=lambda name: float((gradients[name] - expected[name]).abs().max()))
+    reason = "" if exact else f"worst gradient: {worst}"
+    return Outcome(status, logits_error, gradient_error, reason)
+
+
+def make_model(model_type: str, seed: int) -> PreTrainedModel:
+    """Make the tiny random model, in training mode; its config holds no dropout."""
+    config = make_tiny_config(model_type)
+    with torch.device("meta"):
+        count = sum(part.numel() for part in AutoModelForCausalLM.from_config(config).parameters())
+    if count > MOST_PARAMETERS:
+        raise ValueError(f"the tiny config gives {count:,} parameters")
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 0.25)
+            else:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.train()
+
+
+def run_alone(model: PreTrainedModel, sequences: list[list[int]]) -> list[Tensor]:
+    """Logits of each sequence alone."""
+    return [
+        model(input_ids=torch.tensor([sequence]), use_cache=False).logits[0]
+        for sequence in sequences
+    ]
+
+
+def run_tree(model: PreTrainedModel, sequences: list[list[int]]) -> list[Tensor]:
+    """Logits of each sequence from one tree call."""
+    prepared = prepare(model)
+    tree = build_prefix_tree(sequences)
+    logits = prepared.head(prepared.hidden_states(pack_tree(tree)))
+    return [logits[torch.tensor(tree.positions(number))] for number in range(len(sequences))]
+
+
+def take_gradients(model: PreTrainedModel, logits: list[Tensor]) -> dict[str, Tensor]:
+    """Gradients of all parameters, of a loss in which each logit has a weight of its own."""
+    model.zero_grad()
+    generator = torch.Generator().manual_seed(7)
+    weights = [torch.randn(one.shape, generator=generator) for one in logits]
+    torch.stack([(one * weight).sum() for one, weight in zip(logits, weights, strict=True)]).sum().backward()
+    return {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def compare(ours: list[Tensor], others: list[Tensor]) -> float:
+    """Largest difference as a share of the largest value."""
+    largest = max(float(other.detach().abs().max()) for other in others)
+    error = max(
+        float((one - other).detach().abs().max()) for one, other in zip(ours, others, strict=True)
+    )
+    return error / largest if math.isfinite(error) and largest > 0 else math.inf
+
+
+def describe(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
