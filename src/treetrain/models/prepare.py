@@ -43,6 +43,7 @@ from treetrain.models.implementation import (
     restore_implementations,
 )
 from treetrain.models.probe import probe_layers
+from treetrain.models.score import find_output_layer, find_score
 from treetrain.models.self_check import (
     calm,
     check_on_tree,
@@ -66,7 +67,7 @@ class PreparedModel:
     Args:
         model: the model itself, usable as before.
         decoder: the part of it that returns hidden states.
-        head: the map from hidden states to logits.
+        head: the map from hidden states to logits, or to values.
         layers: what each attention module computes.
     """
 
@@ -133,7 +134,7 @@ class PreparedModel:
                 f"the model's attention implementation was set to {implementation!r} after "
                 "prepare(model); call prepare(model) again"
             )
-        if self.model.get_output_embeddings() is not self.head.layer:
+        if find_output_layer(self.model, self.head) is not self.head.layer:
             raise ValueError("the model's output layer was replaced; call prepare(model) again")
         if (settings := _read_settings(self.model)) != self._settings:
             changed = [name for name in settings if settings[name] != self._settings[name]]
@@ -221,7 +222,8 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
     refused here.
 
     Args:
-        model: a causal language model with attention implementation "sdpa" or "eager".
+        model: a causal language model, or a causal classification model (of sequences or tokens),
+            with attention implementation "sdpa" or "eager".
         backend: attention backend by name, "slices" or "reference"; "auto" takes for each layer the
             first that supports it.
 
@@ -265,7 +267,9 @@ def _prepare(model: nn.Module, backend: str) -> PreparedModel:
         check_layers(model, len(layers))
         check_convolutions(decoder)
         check_embeddings(decoder)
-        head = find_head(model, *large_logits(model, decoder, tokens))
+        head = find_score(model, decoder, tokens)
+        if head is None:
+            head = find_head(model, *large_logits(model, decoder, tokens))
         prepared = PreparedModel(model, decoder, head=head, layers=layers)
         check_on_tree(prepared, sequences)
     prepared.activate()
