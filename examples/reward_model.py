@@ -19,14 +19,14 @@ def main() -> list[float]:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        num_labels=1,
         pad_token_id=0,
     )
+    config.num_labels = 1
     model = LlamaForSequenceClassification(config)
 
     # One group, and so one tree, for each pair; chosen and rejected answers take turns.
     prompts = [[1, 5, 6, 7], [1, 5, 8], [1, 9, 9, 4, 3]]
-    pairs = [(prompt + [10 + place], prompt + [20, 30]) for place, prompt in enumerate(prompts)]
+    pairs = [([*prompt, 10 + place], [*prompt, 20, 30]) for place, prompt in enumerate(prompts)]
     batch = treetrain.pack(
         [treetrain.Sample(row, group=place) for place, pair in enumerate(pairs) for row in pair]
     )

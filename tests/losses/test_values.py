@@ -62,11 +62,14 @@ def head_alone(
     assert not model.config._attn_implementation.startswith("treetrain")
     found = []
     for row in sequences:
-        output = model(
-            input_ids=torch.tensor([row]), use_cache=False, output_hidden_states=True
-        )
+        output = model(input_ids=torch.tensor([row]), use_cache=False, output_hidden_states=True)
         found.append(head(output.hidden_states[-1])[0])
     return found
+
+
+def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """Root of the sum of squared differences of all gradients."""
+    return sum(float((one[name] - other[name]).square().sum()) for name in other) ** 0.5
 
 
 class ValueHead(nn.Module):
@@ -156,39 +159,27 @@ def test_float64_values_and_gradients_are_equal_to_its_own_limit() -> None:
             found = gradients(model, ours)
         largest = max(float(one.abs().max()) for one in expected.values())
         for one, other in zip(ours, alone, strict=True):
-            assert float((one - other).abs().max()) <= 1e-10 * float(other.abs().max())
+            assert float((one - other).detach().abs().max()) <= 1e-10 * float(
+                other.detach().abs().max()
+            )
         for name, one in found.items():
             assert float((one - expected[name]).abs().max()) <= 1e-10 * largest, (family, name)
 
 
 def test_bfloat16_is_no_further_from_float64_than_each_sequence_alone() -> None:
-    errors = {"tree": 0.0, "alone": 0.0}
-    for seed in range(6):
+    """In half of twelve models at least: in a single one rounding favours either by chance."""
+    ratios = []
+    for seed in range(12):
         model = make_reward_model("llama", dtype=torch.bfloat16, seed=seed)
         twin = copy.deepcopy(model).double()
-        truth = outputs_alone(twin, UNEVEN)
-        true_gradients = gradients(twin, truth)
-        scale = sum(float(one.square().sum()) for one in true_gradients.values())
-
-        def distance(
-            values: list[Tensor],
-            found: dict[str, Tensor],
-            truth: list[Tensor] = truth,
-            true_gradients: dict[str, Tensor] = true_gradients,
-            scale: float = scale,
-        ) -> float:
-            off = sum(float((found[name] - true_gradients[name]).square().sum()) for name in found)
-            moved = (torch.stack(values) - torch.stack(truth)).square().sum()
-            return off / scale + float(moved / torch.stack(truth).square().sum())
-
+        truth = gradients(twin, outputs_alone(twin, UNEVEN))
         alone = outputs_alone(model, UNEVEN)
-        errors["alone"] += distance(alone, gradients(model, alone))
+        expected = gradients(model, alone)
         prepare(model)
         ours = sequence_values(model, pack(UNEVEN))
         assert ours[0].dtype == alone[0].dtype == torch.bfloat16
-        errors["tree"] += distance(ours, gradients(model, ours))
-    assert 0 < errors["alone"]
-    assert errors["tree"] ** 0.5 <= 1.1 * errors["alone"] ** 0.5
+        ratios.append(distance(gradients(model, ours), truth) / distance(expected, truth))
+    assert np.median(ratios) <= 1.1
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -216,7 +207,9 @@ def test_values_come_in_the_caller_s_order_whatever_the_groups() -> None:
         model, pack([Sample(row, group=place % 2) for place, row in enumerate(rows)])
     )
     for one, other in zip(ours, alone, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * float(max(map(abs, alone))))
+        torch.testing.assert_close(
+            one, other, rtol=0, atol=1e-5 * float(torch.cat(alone).detach().abs().max())
+        )
 
 
 def test_one_optimiser_step_gives_the_same_parameters() -> None:
@@ -245,9 +238,7 @@ def test_the_head_sees_each_distinct_end_once(make: Any) -> None:
     model.score.register_forward_pre_hook(lambda layer, inputs: rows.append(len(inputs[0])))
     prepare(model)
     rows.clear()
-    sequence_values(
-        model, pack([[1, 2, 3], [1, 2], [1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2], [7, 8]])
-    )
+    sequence_values(model, pack([[1, 2, 3], [1, 2], [1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2], [7, 8]]))
     # Beside the four ends only looks at two rows, to see that the head works on each token.
     assert rows == [2, 2, 2, 4]
 
@@ -356,7 +347,7 @@ def test_a_language_model_needs_a_head_to_be_handed_over(function: Any) -> None:
     batch = pack(UNEVEN)
     with pytest.raises(ValueError, match=r"head must be a module.*Linear\(hidden_size, 1\)"):
         function(model, batch)
-    with pytest.raises(TypeError, match="head must be a module .*got function"):
+    with pytest.raises(TypeError, match=r"head must be a module .*got function"):
         function(model, batch, lambda hidden: hidden)
     with pytest.raises(TypeError, match="batch must be a Batch"):
         function(model, UNEVEN, nn.Linear(32, 1))

@@ -144,8 +144,8 @@ def _find_ends(batch: Batch) -> Ints:
     nodes = batch.tree.sequence_nodes
     if (empty := np.flatnonzero(nodes < 0)).size:
         raise ValueError(
-            f"{name_sample(batch, int(empty[0]))} must have a token, got an empty sequence, which has no "
-            "last token and no value; leave it out"
+            f"{name_sample(batch, int(empty[0]))} must have a token, got an empty sequence, which "
+            "has no last token and no value; leave it out"
         )
     return batch.tree.node_starts[nodes + 1] - 1
 
@@ -185,17 +185,14 @@ def _run(head: nn.Module, hidden: Tensor) -> Tensor:
 
 
 def _check_rows(head: nn.Module, one: Tensor) -> None:
-    """Refuse a head whose value of a token is not a function of its hidden state alone.
-
-    Gradients stay enabled: autocast would keep weights that it casts without them.
-    """
+    """Refuse a head whose value of a token is not a function of its hidden state alone."""
     beside = one.roll(1, -1)
     on_cpu = one.device.type == "cpu"
     devices, kind = ([], "cuda") if on_cpu else ([one.device], one.device.type)
-    with torch.random.fork_rng(devices, device_type=kind):
+    with torch.random.fork_rng(devices, device_type=kind), torch.no_grad():
         rows = torch.cat([one, beside])
-        first, again = _run(head, rows).detach(), _run(head, rows).detach()
-        other = _run(head, torch.cat([one, -beside])).detach()
+        first, again = _run(head, rows), _run(head, rows)
+        other = _run(head, torch.cat([one, -beside]))
     allowed = _MOVED * first.abs().max()
     name = type(head).__name__
     if (again - first).abs().max() > allowed:
