@@ -23,6 +23,12 @@ def test_plain_loop_learns_its_sequences() -> None:
     assert losses[-1] < losses[0] / 2
 
 
+def test_reward_model_learns_its_pairs() -> None:
+    losses = load_example(EXAMPLES / "reward_model.py").main()
+    assert len(losses) == 10
+    assert losses[-1] < losses[0] / 2
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_every_example_has_a_test(path: Path) -> None:
     assert f'"{path.name}"' in Path(__file__).read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from treetrain.losses.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
     from treetrain.losses.policy import PolicyLoss, policy_loss
     from treetrain.losses.sft import sft_loss
+    from treetrain.losses.values import sequence_values, token_values
     from treetrain.losses.window import LossWindow, measure_window
     from treetrain.models.prepare import PreparedModel, find_prepared, prepare
     from treetrain.packing.batch import Batch, pack
@@ -55,7 +56,9 @@ _HOMES = {
     "recover_sequences": "packing.recover",
     "sequence_logprobs": "losses.logprobs",
     "sequence_logprobs_and_entropies": "losses.logprobs",
+    "sequence_values": "losses.values",
     "sft_loss": "losses.sft",
+    "token_values": "losses.values",
     "verify": "verification.verify",
 }
 
@@ -86,7 +89,9 @@ __all__ = [
     "recover_sequences",
     "sequence_logprobs",
     "sequence_logprobs_and_entropies",
+    "sequence_values",
     "sft_loss",
+    "token_values",
     "verify",
 ]
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from treetrain.errors import check_type
 from treetrain.losses.chunked_head import head_logprobs
 from treetrain.models.prepare import find_prepared
+from treetrain.models.score import check_language_model
 from treetrain.packing.batch import Batch
 from treetrain.packing.recover import recover_edges, split_edges
 
@@ -127,6 +128,7 @@ def edge_logprobs(
     chosen = batch.all_targets if every else batch.targets
     tensors = batch.all_target_tensors if every else batch.target_tensors
     prepared = find_prepared(model)
+    check_language_model(model, prepared.head)
     logprobs, entropy = head_logprobs(
         prepared.hidden_states(batch.packed),
         prepared.head,

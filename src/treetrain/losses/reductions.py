@@ -84,7 +84,7 @@ def sequence_factors(batch: Batch, reduction: Reduction, window: LossWindow | No
     if reduction == "sequence_mean":
         for index in np.flatnonzero((totals < _SMALLEST) & (counts > 0))[:1].tolist():
             weights = WeightSum(float(totals[index]), int(counts[index]))
-            _check_sum(weights, _name(batch, index), reduction)
+            _check_sum(weights, name_sample(batch, index), reduction)
         return np.divide(1 / window.sequences, totals, out=0 * ones, where=counts > 0)
     if reduction == "trajectory_mean":
         sums = _trajectory_sums(batch, window, totals, counts)
@@ -152,7 +152,7 @@ def check_factors(
     raise ValueError(
         f"{name} must stay between {limits.tiny:.2g} and {limits.max:.2g} for a loss in "
         f"{dtype} once the reduction has scaled them, got {largest:.3g} at most, of "
-        f"{_name(batch, owner)}; scale them, or the number that the reduction divides by"
+        f"{name_sample(batch, owner)}; scale them, or the number that the reduction divides by"
     )
 
 
@@ -165,11 +165,11 @@ def _trajectory_sums(batch: Batch, window: LossWindow, totals: Floats, counts: I
             if name not in window.trajectories:
                 raise ValueError(
                     f"window must include the batch, got none of trajectory {name!r} of "
-                    f"{_name(batch, index)}; measure_window takes all batches of a step"
+                    f"{name_sample(batch, index)}; measure_window takes all batches of a step"
                 )
             weights = window.trajectories[name]
         if counts[index]:
-            _check_sum(weights, f"the trajectory of {_name(batch, index)}", "trajectory_mean")
+            _check_sum(weights, f"the trajectory of {name_sample(batch, index)}", "trajectory_mean")
         sums[index] = weights.total
     return sums
 
@@ -184,7 +184,16 @@ def _check_sum(weights: WeightSum, owner: str, reduction: str) -> None:
         )
 
 
-def _name(batch: Batch, index: int) -> str:
+def name_sample(batch: Batch, index: int) -> str:
+    """Name a sequence of a batch for messages.
+
+    Args:
+        batch: the batch.
+        index: which of its sequences.
+
+    Returns:
+        Its place among the caller's samples and, where it has one, its source.
+    """
     sample = batch.samples[index]
-    source = f" ({sample.source})" if sample.source else ""
-    return f"samples[{batch.indices[index]}]{source}"
+    name = f"samples[{batch.indices[index]}]"
+    return name if sample.source in (None, "", name) else f"{name} ({sample.source})"

@@ -12,6 +12,7 @@ from treetrain.losses.chunked_head import fused_head, head_logprobs
 from treetrain.losses.reductions import Reduction, check_factors, scale_edges, sequence_factors
 from treetrain.losses.window import LossWindow
 from treetrain.models.prepare import find_prepared
+from treetrain.models.score import check_language_model
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats
 
@@ -91,6 +92,7 @@ def linear_loss(
         The sum, a scalar, and the log-probabilities [M], which carry no gradient.
     """
     prepared = find_prepared(model)
+    check_language_model(model, prepared.head)
     hidden = prepared.hidden_states(batch.packed)
     wide = torch.promote_types(hidden.dtype, torch.float32)
     check_factors(batch, coefficients, wide, name="weights", places=batch.targets.edge_targets)

@@ -25,11 +25,13 @@ class Head:
         layer: the model's output layer.
         scale: factor of the layer's output.
         softcap: logits become `softcap * tanh(logits / softcap)`; None for none.
+        per_sequence: whether the model itself gives those of each sequence's last token only.
     """
 
     layer: nn.Module
     scale: float = 1.0
     softcap: float | None = None
+    per_sequence: bool = False
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Compute logits.

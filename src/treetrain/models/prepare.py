@@ -54,6 +54,7 @@ from treetrain.models.positions import (
     takes_argument,
 )
 from treetrain.models.probe import probe_layers
+from treetrain.models.score import find_output_layer, find_score
 from treetrain.models.self_check import (
     calm,
     check_on_tree,
@@ -79,7 +80,7 @@ class PreparedModel:
         model: the model itself, usable as before.
         decoder: the part of it that returns hidden states.
         before_head: the way of its hidden states to the head.
-        head: the map from hidden states to logits.
+        head: the map from hidden states to logits, or to values.
         position_offset: what is added to depth positions.
         layers: what each attention module computes; empty for a model that takes trees as one dense
             mask.
@@ -162,7 +163,7 @@ class PreparedModel:
                 f"the model's attention implementation was set to {implementation!r} after "
                 "prepare(model); call prepare(model) again"
             )
-        if self.model.get_output_embeddings() is not self.head.layer:
+        if find_output_layer(self.model, self.head) is not self.head.layer:
             raise ValueError("the model's output layer was replaced; call prepare(model) again")
         if (settings := _read_settings(self.model)) != self._settings:
             changed = [name for name in settings if settings[name] != self._settings[name]]
@@ -212,6 +213,19 @@ class PreparedModel:
 
         Returns:
             Hidden states, [T, C], dtype of the model.
+        """
+        return self.before_head(self.decoder_states(packed))
+
+    def decoder_states(self, packed: PackedTree) -> Tensor:
+        """Compute the hidden states of every packed token, as the decoder returns them.
+
+        Most models' heads receive the same.
+
+        Args:
+            packed: the packed tree, on the model's device.
+
+        Returns:
+            Hidden states, [T, C], dtype of the model.
 
         Raises:
             ValueError: if the model was undone, was changed after it was prepared, or has no such
@@ -239,7 +253,7 @@ class PreparedModel:
         check_temperature(self.model, self.layers, packed.num_tokens)
         if self.position_offset:
             check_offset_tokens(self.model, packed)
-        return self.before_head(self._run_decoder(packed))
+        return self._run_decoder(packed)
 
     def _run_decoder(self, packed: PackedTree) -> Tensor:
         positions = packed.depth_positions + self.position_offset
@@ -272,7 +286,8 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
     refused here.
 
     Args:
-        model: a causal language model with attention implementation "sdpa" or "eager".
+        model: a causal language model, or a causal classification model (of sequences or tokens),
+            with attention implementation "sdpa" or "eager".
         backend: attention backend by name: "slices", "reference", or "mask", one dense mask for all
             layers, whose memory grows with the square of the tree; "auto" takes for each layer the
             first that supports it, and the mask for a model that hands its layers no keywords. The
@@ -313,19 +328,29 @@ def _prepare(model: nn.Module, backend: str) -> PreparedModel:
         check_alibi(model, decoder)
         sequences = make_check_sequences(model)
         tokens = torch.tensor(sequences[0], device=model.device)[None]
-        before_head = find_before_head(model, decoder, tokens)
-        hidden, logits = large_logits(model, before_head.layer, tokens)
+        before_head, head = _find_head(model, decoder, tokens)
         make = partial(
             PreparedModel,
             model,
             decoder,
             before_head=before_head,
-            head=find_head(model, before_head.layer, hidden, logits=logits),
+            head=head,
             position_offset=find_position_offset(decoder, tokens),
         )
         prepared = _find_way(make, backend, sequences)
     prepared.activate()
     return prepared
+
+
+def _find_head(
+    model: PreTrainedModel, decoder: nn.Module, tokens: Tensor
+) -> tuple[BeforeHead, Head]:
+    """Find what follows the decoder: the layer of a classification model, or the way to logits."""
+    if (score := find_score(model, decoder, tokens)) is not None:
+        return BeforeHead(score.layer), score
+    before_head = find_before_head(model, decoder, tokens)
+    hidden, logits = large_logits(model, before_head.layer, tokens)
+    return before_head, find_head(model, before_head.layer, hidden, logits=logits)
 
 
 def _find_way(

@@ -105,6 +105,24 @@ def draws_at_random(decoder: nn.Module, tokens: Tensor) -> bool:
     return not torch.equal(*results)
 
 
+def special_ids(model: PreTrainedModel) -> set[int]:
+    """Token ids that a model's config gives a part of their own: begin, end, padding.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The ids; a config may name none, one or several for each part.
+    """
+    config = model.config.get_text_config()
+    ids: set[int] = set()
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        named = getattr(config, name, None)
+        several = isinstance(named, list | tuple)
+        ids.update(named if several else () if named is None else (named,))
+    return ids
+
+
 def make_check_sequences(model: PreTrainedModel) -> list[list[int]]:
     """Make sequences whose tree has depth 3, a strict prefix, uneven siblings and two roots.
 
@@ -115,7 +133,7 @@ def make_check_sequences(model: PreTrainedModel) -> list[list[int]]:
         Six sequences of token ids.
     """
     config = model.config.get_text_config()
-    special = {config.pad_token_id, config.bos_token_id, config.eos_token_id}
+    special = special_ids(model)
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(config.vocab_size, generator=generator).tolist()
     ids = [token for token in order if token not in special][:16] or [0]
@@ -153,6 +171,8 @@ def check_on_tree(prepared: PreparedModel, sequences: list[list[int]]) -> None:
             tokens = torch.tensor(sequence, device=model.device)[None]
             alone = model(input_ids=tokens, use_cache=False).logits[0].to(logits.dtype)
             positions = torch.from_numpy(tree.positions(number).copy()).to(logits.device)
+            if prepared.head.per_sequence:
+                positions = positions[-1:]
             error = max(error, float((logits[positions] - alone).abs().max()))
             largest = max(largest, float(alone.abs().max()))
     # Models compute parts in float32 whatever their dtype, float64 ones too.

@@ -71,6 +71,7 @@ def make_tiny_model(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     attn_implementation: str | None = None,
+    auto: Any = AutoModelForCausalLM,
     **overrides: Any,
 ) -> PreTrainedModel:
     """Make a tiny random causal model, without dropout, in eval mode.
@@ -83,6 +84,7 @@ def make_tiny_model(
         seed: seed of the weights; the global generator is left alone.
         dtype: dtype of the weights.
         attn_implementation: transformers' attention implementation; None for its choice.
+        auto: the class of transformers that makes the model of its config.
         **overrides: config values in place of the tiny ones.
 
     Returns:
@@ -102,7 +104,7 @@ def make_tiny_model(
     config = AutoConfig.for_model(family, **values)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation)
+        model = auto.from_config(config, attn_implementation=attn_implementation)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim > 1:

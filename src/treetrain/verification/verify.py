@@ -20,6 +20,7 @@ from treetrain.errors import (
 )
 from treetrain.losses.reductions import Reduction
 from treetrain.models.prepare import PreparedModel, find_prepared, prepare
+from treetrain.models.score import ScoreHead
 from treetrain.packing.batch import as_samples
 from treetrain.verification.baseline import Outcome, loss_coefficients
 from treetrain.verification.both_ways import Progress, StepResult, StepWork
@@ -101,6 +102,7 @@ def verify(
     checked = as_samples(samples)
     _check_arguments(model, checked)
     with unchanged(model), _prepared(model, backend) as prepared:
+        _check_language_model(prepared)
         work = StepWork(checked, reduction, max_tokens, on_progress or (lambda *stage: None))
         report = _check(
             prepared,
@@ -263,6 +265,16 @@ def _prepared(model: nn.Module, backend: str | None) -> Iterator[PreparedModel]:
             "or leave the argument out"
         )
     yield prepared
+
+
+def _check_language_model(prepared: PreparedModel) -> None:
+    if isinstance(prepared.head, ScoreHead):
+        name = type(prepared.model).__name__
+        raise UnsupportedModelError(
+            f"verify compares log-probabilities of tokens, and {name} gives values; prepare(model) "
+            "has compared those with its own on a small tree: compare sequence_values(model, "
+            "batch) with model(input_ids) of each sequence for your data"
+        )
 
 
 def _check_arguments(model: nn.Module, samples: Sequence[Sample]) -> None:
