@@ -26,9 +26,13 @@ class Alone:
 def run_alone(model: PreTrainedModel, sequences: Sequence[list[int]]) -> list[Alone]:
     assert not model.config._attn_implementation.startswith("treetrain")
     experts: list[Tensor] = []
-    gates = [module for name, module in model.named_modules() if name.endswith((".gate", ".router"))]
+    gates = [
+        module for name, module in model.named_modules() if name.endswith((".gate", ".router"))
+    ]
     gates = [gate for gate in gates if type(gate).__name__.endswith(("TopKRouter", "TopkRouter"))]
-    handles = [gate.register_forward_hook(lambda *call: experts.append(call[2][2])) for gate in gates]
+    handles = [
+        gate.register_forward_hook(lambda *call: experts.append(call[2][2])) for gate in gates
+    ]
     results = []
     for sequence in sequences:
         ids = torch.tensor([sequence])

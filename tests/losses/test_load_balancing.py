@@ -1,4 +1,4 @@
-"""The forms against their definitions in float64, on logits that hang on the prefix and nothing else."""
+"""The forms against their definitions in float64, on logits that hang on the prefix alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class ToyRouters:
         places = torch.zeros(batch.num_tokens, dtype=torch.int64)
         for index, sample in enumerate(batch.samples):
             prefix: tuple[int, ...] = ()
-            for token, place in zip(sample.tokens.tolist(), batch.tree.positions(index), strict=True):
+            for token, place in zip(
+                sample.tokens.tolist(), batch.tree.positions(index), strict=True
+            ):
                 prefix = (*prefix, token)
                 places[int(place)] = self.rows[prefix]
         layers = []
@@ -130,7 +132,9 @@ def test_counts_are_integers_of_all_flat_tokens():
     for counts, table in zip(
         expert_counts(toy.routing(batch), batch).values(), toy.tables, strict=True
     ):
-        alone = [table[toy.rows[tuple(row[: end + 1])]] for row in sequences for end in range(len(row))]
+        alone = [
+            table[toy.rows[tuple(row[: end + 1])]] for row in sequences for end in range(len(row))
+        ]
         experts = torch.stack(alone).topk(TOP_K).indices.flatten()
         assert torch.equal(counts, experts.bincount(minlength=EXPERTS))
 

@@ -84,15 +84,15 @@ def test_loss_and_all_gradients_are_those_of_the_untouched_model(family, form):
 def test_each_term_alone_has_the_gradients_of_the_baseline(family, form):
     """Where a token loss could not hide a small difference."""
     model = make_model(family)
-    load, z = router_baseline(run_alone(model, SEQUENCES), form)
-    theirs = [all_gradients(term, model) for term in (load, z)]
+    expected = [router_baseline(run_alone(model, SEQUENCES), form)[term] for term in (0, 1)]
+    theirs = [all_gradients(term, model) for term in expected]
     prepare(model)
     batch = pack(SEQUENCES)
-    for factors, expected, gradients in zip(((1, 0), (0, 1)), (load, z), theirs, strict=True):
+    for factors, term, gradients in zip(((1, 0), (0, 1)), expected, theirs, strict=True):
         with record_routing(model) as routing:
             sequence_logprobs(model, batch)
         terms = router_terms(routing, batch, RouterLoss(form, *factors))
-        assert terms.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+        assert terms.loss.item() == pytest.approx(term.item(), rel=1e-5)
         assert largest_difference(all_gradients(terms.loss, model), gradients) <= 1e-5
         assert (terms.load_balancing if factors[0] else terms.z).item() == terms.loss.item()
 
@@ -228,15 +228,16 @@ def test_batch_form_over_several_batches_needs_the_choices_of_all_of_them():
     batches = [pack(SEQUENCES[:5]), pack(SEQUENCES[5:])]
     window = measure_window(batches)
     router = RouterLoss("batch", load_balancing=1.0)
-    with pytest.raises(ValueError, match="window_choices must be given .* 'micro_batch'"):
+    with pytest.raises(ValueError, match=r"window_choices must be given .* 'micro_batch'"):
         sft_loss(model, batches[0], "sum", window=window, router=router)
     few = replace(router, window_choices=measure_choices(model, batches[:1]))
     with pytest.raises(ValueError, match=r"window_choices must be 488 choices among 6 experts"):
         sft_loss(model, batches[0], "sum", window=window, router=few)
+    with record_routing(model) as routing:
+        sft_loss(model, batches[0], "sum")
+    other = measure_window([pack([[1, 2]] * 9)])
     with pytest.raises(ValueError, match="window must include the batch"):
-        with record_routing(model) as routing:
-            sft_loss(model, batches[0], "sum", router=RouterLoss("batch"))
-        router_terms(routing, batches[0], router, window=measure_window([pack([[1, 2]] * 9)]))
+        router_terms(routing, batches[0], router, window=other)
     sft_loss(model, batches[0], "sum", window=window, router=RouterLoss("batch", z=1.0))
 
 
@@ -304,7 +305,7 @@ def test_a_loss_that_would_leave_the_models_own_router_loss_out_is_refused():
     model = make_model("mixtral", output_router_logits=True)
     prepare(model)
     batch = pack(SEQUENCES)
-    said = r"output_router_logits=True .* RouterLoss\('batch', load_balancing=0.001\)"
+    said = r"output_router_logits=True .*RouterLoss\('batch', load_balancing=0.001\)"
     with pytest.raises(ValueError, match=said):
         sft_loss(model, batch, "sum")
     with pytest.raises(ValueError, match=said):

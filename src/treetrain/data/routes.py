@@ -1,7 +1,7 @@
 """Executed expert routes as keys, so that tokens that other experts computed do not merge.
 
-Where training replays the experts that computed a token when it was sampled, equal tokens with equal
-prefixes are the same only if their routes are. What replays them is the model's affair.
+Where training replays the experts that computed a token when it was sampled, equal tokens with
+equal prefixes are the same only if their routes are. What replays them is the model's affair.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def number_routes(
         >>> first, second = number_routes([[[[0, 1]], [[2, 3]]], [[[1, 0]], [[2, 1]]]])
         >>> first.tolist(), second.tolist()  # the second tokens went to other experts
         ([0, 2], [0, 1])
-    """
+    """  # noqa: DOC503 (reading the rows raises too)
     rows = [_read(f"routes[{index}]", row, rank=3) for index, row in enumerate(routes)]
     if not rows:
         raise ValueError("routes must hold at least one sequence, got none")
@@ -52,8 +52,9 @@ def number_routes(
                 f"routes[{index}] must have {shapes[0][0]} layers of {shapes[0][1]} experts for "
                 f"each token like the others, got {row.shape[1]} of {row.shape[2]}"
             )
-    width = shapes[0] if shapes else (0, 0)
-    sets = np.sort(np.concatenate([row.reshape(len(row), *width) for row in rows]), axis=-1)
+    if not shapes:
+        return [np.zeros(0, np.int64) for _ in rows]
+    sets = np.sort(np.concatenate([row.reshape(-1, *shapes[0]) for row in rows]), axis=-1)
     columns = [sets.reshape(len(sets), -1)]
     if keys is not None:
         sides = [_read(f"keys[{index}]", row, rank=1) for index, row in enumerate(keys)]
@@ -70,14 +71,12 @@ def number_routes(
 
 def _number_rows(rows: Ints) -> Ints:
     """Number the distinct rows in the order of their bytes."""
-    if not rows.size:
-        return np.zeros(len(rows), np.int64)
     # Narrow, since routes of many layers are long.
     small = np.iinfo(np.int16)
     fits = rows.min() >= small.min and rows.max() <= small.max
-    rows = np.ascontiguousarray(rows, np.int16 if fits else np.int64)
-    order = np.argsort(rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0])
-    ordered = rows[order]
+    words = np.ascontiguousarray(rows, np.int16 if fits else np.int64)
+    order = np.argsort(words.view(np.dtype((np.void, words.itemsize * words.shape[1])))[:, 0])
+    ordered = words[order]
     numbers = np.zeros(len(rows), np.int64)
     numbers[order[1:]] = np.cumsum((ordered[1:] != ordered[:-1]).any(axis=1))
     return numbers

@@ -1,7 +1,7 @@
 """The load-balancing loss as a weighted sum over the packed tokens, each token computed once.
 
-The forms are defined in `router`. How often experts are chosen has no gradient, so that each form is
-linear in the scores p: what multiplies them is made per node and expert from sums over paths.
+The forms are defined in `router`. How often experts are chosen has no gradient, so that each form
+is linear in the scores p: what multiplies them is made per node and expert from sums over paths.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def policy_loss(
     Raises:
         ValueError: the objective is unknown, lacks an input it needs, or is given one it does not
             use.
-    """
+    """  # noqa: DOC502 (the checks raise)
     check_inputs(
         objective,
         ratio_inputs={"old_logprobs": old_logprobs, "clip_low": clip_low, "clip_high": clip_high},

@@ -1,7 +1,7 @@
 """Sums of numbers per token over the paths of a tree, on the device where the numbers live.
 
-Nodes are numbered in packed order, so that a node's subtree is one interval of nodes. A sum over all
-ancestors and one over all descendants are then one cumulative sum each, however deep the tree.
+Nodes are numbered in packed order, so that a node's subtree is one interval of nodes. A sum over
+all ancestors and one over all descendants are then one cumulative sum each, however deep the tree.
 """
 
 from __future__ import annotations

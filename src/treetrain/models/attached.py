@@ -15,8 +15,9 @@ Attached = dict[str, tuple[object, ...]]
 
 #: Name of the hooks that torch runs on every module of the process.
 _EVERY = "every module"
-#: Beginnings of the names of hooks that change no result: in transformers and peft the one that makes
-#: embeddings require a gradient, in transformers the ones that collect outputs, and those of `routers`.
+#: Beginnings of the names of hooks that change no result: in transformers and peft the one that
+#: makes embeddings require a gradient, in transformers those that collect outputs, and those of
+#: `routers`.
 _HARMLESS = ("make_inputs_require_grad", "output_capturing_hook", "record_routing")
 
 

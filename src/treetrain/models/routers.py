@@ -268,4 +268,3 @@ def _rows(value: Any, rows: int) -> Tensor | None:
         return None
     flat = value.flatten(0, -2)
     return flat if len(flat) == rows else None
-

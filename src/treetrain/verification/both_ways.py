@@ -118,9 +118,7 @@ class StepWork:
         self.on_progress(stage, 0, len(batches))
         for number, batch in enumerate(batches, start=1):
             # Routers have no loss in the baseline either.
-            part = sft_loss(
-                model, batch, self.reduction, window=window, router=RouterLoss("batch")
-            )
+            part = sft_loss(model, batch, self.reduction, window=window, router=RouterLoss("batch"))
             # Without a single target the loss depends on nothing.
             if part.requires_grad:
                 part.backward()
