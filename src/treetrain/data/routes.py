@@ -55,7 +55,7 @@ def number_routes(
     if not shapes:
         return [np.zeros(0, np.int64) for _ in rows]
     sets = np.sort(np.concatenate([row.reshape(-1, *shapes[0]) for row in rows]), axis=-1)
-    columns = [sets.reshape(len(sets), -1)]
+    columns: list[Ints] = [sets.reshape(len(sets), -1)]
     if keys is not None:
         sides = [_read(f"keys[{index}]", row, rank=1) for index, row in enumerate(keys)]
         lengths = [len(row) for row in rows]

@@ -225,8 +225,9 @@ class _Recorder:
         if missed:
             raise UnsupportedModelError(
                 f"{len(missed)} of {len(self.routers)} routers of {self.model} did not run (first: "
-                f"{missed[0]}); something computes their layers in another way; leave the router's "
-                "losses out"
+                f"{missed[0]}): something computes their layers in another way, or the loss is "
+                "compiled, which runs past the hooks that record them; do not compile it, or leave "
+                "the router's losses out"
             )
         device = self._are_probabilities[0].device
         flags = torch.stack([flag.to(device) for flag in self._are_probabilities]).tolist()
