@@ -10,15 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from treetrain.data.routes import number_routes
     from treetrain.data.rows import read_samples
     from treetrain.data.sample import Sample
     from treetrain.errors import CapacityError, EquivalenceError, UnsupportedModelError
+    from treetrain.losses.load_balancing import measure_choices
     from treetrain.losses.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
     from treetrain.losses.policy import PolicyLoss, policy_loss
+    from treetrain.losses.router import RouterLoss, RouterTerms, expert_counts, router_terms
     from treetrain.losses.sft import sft_loss
     from treetrain.losses.values import sequence_values, token_values
     from treetrain.losses.window import LossWindow, measure_window
     from treetrain.models.prepare import PreparedModel, find_prepared, prepare
+    from treetrain.models.routers import Routing, record_routing
     from treetrain.packing.batch import Batch, pack
     from treetrain.packing.budget import pack_batches
     from treetrain.packing.recover import recover_sequences
@@ -39,21 +43,29 @@ _HOMES = {
     "PolicyLoss": "losses.policy",
     "PrefixTree": "tree.prefix_tree",
     "PreparedModel": "models.prepare",
+    "RouterLoss": "losses.router",
+    "RouterTerms": "losses.router",
+    "Routing": "models.routers",
     "Sample": "data.sample",
     "UnsupportedModelError": "errors",
     "build_from_nodes": "tree.nodes",
     "build_prefix_tree": "tree.build",
     "concatenate_trees": "tree.build",
+    "expert_counts": "losses.router",
     "find_prepared": "models.prepare",
     "flop_bound": "tree.metrics",
+    "measure_choices": "losses.load_balancing",
     "measure_tree": "tree.metrics",
     "measure_window": "losses.window",
+    "number_routes": "data.routes",
     "pack": "packing.batch",
     "pack_batches": "packing.budget",
     "policy_loss": "losses.policy",
     "prepare": "models.prepare",
     "read_samples": "data.rows",
+    "record_routing": "models.routers",
     "recover_sequences": "packing.recover",
+    "router_terms": "losses.router",
     "sequence_logprobs": "losses.logprobs",
     "sequence_logprobs_and_entropies": "losses.logprobs",
     "sequence_values": "losses.values",
@@ -71,22 +83,30 @@ __all__ = [
     "PolicyLoss",
     "PrefixTree",
     "PreparedModel",
+    "RouterLoss",
+    "RouterTerms",
+    "Routing",
     "Sample",
     "UnsupportedModelError",
     "__version__",
     "build_from_nodes",
     "build_prefix_tree",
     "concatenate_trees",
+    "expert_counts",
     "find_prepared",
     "flop_bound",
+    "measure_choices",
     "measure_tree",
     "measure_window",
+    "number_routes",
     "pack",
     "pack_batches",
     "policy_loss",
     "prepare",
     "read_samples",
+    "record_routing",
     "recover_sequences",
+    "router_terms",
     "sequence_logprobs",
     "sequence_logprobs_and_entropies",
     "sequence_values",

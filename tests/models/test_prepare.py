@@ -333,12 +333,6 @@ def test_what_was_packed_in_inference_mode_can_be_trained() -> None:
     prepared.hidden_states(packed).sum().backward()
 
 
-def test_router_auxiliary_loss_is_refused_by_name() -> None:
-    model = make_tiny_model("qwen3_moe", output_router_logits=True)
-    with pytest.raises(UnsupportedModelError, match="output_router_logits"):
-        prepare(model)
-
-
 def test_recurrent_models_are_refused() -> None:
     config = AutoConfig.for_model(
         "mamba", vocab_size=64, hidden_size=16, num_hidden_layers=2, state_size=4

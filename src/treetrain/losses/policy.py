@@ -10,7 +10,6 @@ of the KL divergence.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,16 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from treetrain.errors import check_number
 from treetrain.losses.logprobs import edge_logprobs
-from treetrain.losses.policy_inputs import read_advantages, read_edges
+from treetrain.losses.policy_inputs import Objective, check_inputs, read_advantages, read_edges
 from treetrain.losses.reductions import Reduction, check_factors, scale_edges, sequence_factors
+from treetrain.losses.router import RouterLoss, record_for, router_terms
 from treetrain.losses.sft import linear_loss, target_coefficients
 from treetrain.losses.window import LossWindow
+from treetrain.models.routers import Routing
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats
-
-Objective = Literal["plain", "ppo", "grpo"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +39,8 @@ class PolicyLoss:
         statistics: unweighted means over the trained edges, without gradients: "logprob"; with a
             ratio "ratio", "clip_fraction" (edges whose gradient the clip removed) and "old_kl"
             (estimate of the KL divergence from the old policy); with a reference "reference_kl";
-            with an entropy bonus "entropy". Scalars on the batch's device; empty without targets.
+            with an entropy bonus "entropy". Scalars on the batch's device; none without targets.
+            With losses of routers also these, "load_balancing" and "router_z".
     """
 
     loss: Tensor
@@ -64,6 +63,7 @@ def policy_loss(
     entropy_coefficient: float = 0.0,
     temperature: float = 1.0,
     window: LossWindow | None = None,
+    router: RouterLoss | None = None,
     chunk_tokens: int | None = None,
 ) -> PolicyLoss:
     """Policy-gradient loss of the trained tokens of all sequences.
@@ -96,6 +96,7 @@ def policy_loss(
         entropy_coefficient: weight of the entropy bonus.
         temperature: what the logits are divided by; that of sampling.
         window: sums over all batches of one optimiser step, as in `sft_loss`.
+        router: losses of the routers, as in `sft_loss`.
         chunk_tokens: as in `sft_loss`.
 
     Returns:
@@ -105,43 +106,30 @@ def policy_loss(
     Raises:
         ValueError: the objective is unknown, lacks an input it needs, or is given one it does not
             use.
-    """
-    if objective not in ("plain", "ppo", "grpo"):
-        raise ValueError(f"objective must be 'plain', 'ppo' or 'grpo', got {objective!r}")
-    if isinstance(old_logprobs, str) and old_logprobs != "current":
-        raise ValueError(
-            f"old_logprobs must be 'current' or one row per sequence, got {old_logprobs!r}"
-        )
-    for name, number in (
-        ("kl_coefficient", kl_coefficient),
-        ("entropy_coefficient", entropy_coefficient),
-        ("clip_low", clip_low),
-        ("clip_high", clip_high),
-    ):
-        if number is not None:
-            check_number(name, number)
-        if number is not None and not math.isfinite(number):
-            raise ValueError(f"{name} must be finite, got {number}")
-    _check_inputs(
+    """  # noqa: DOC502 (the checks raise)
+    check_inputs(
         objective,
         ratio_inputs={"old_logprobs": old_logprobs, "clip_low": clip_low, "clip_high": clip_high},
         kl_inputs={"reference_logprobs": reference_logprobs, "kl_coefficient": kl_coefficient},
+        entropy_coefficient=entropy_coefficient,
     )
     factors = sequence_factors(batch, reduction, window)
     trained = np.flatnonzero(batch.targets.edge_weights)
     advantage = read_advantages(batch, advantages, trained)
-    if objective == "plain" and reference_logprobs is None and entropy_coefficient == 0:
-        return _plain_loss(
-            model, batch, factors, advantage, temperature=temperature, chunk_tokens=chunk_tokens
+    with record_for(model, router) as routing:
+        if objective == "plain" and reference_logprobs is None and entropy_coefficient == 0:
+            result = _plain_loss(
+                model, batch, factors, advantage, temperature=temperature, chunk_tokens=chunk_tokens
+            )
+            return _add_routers(result, routing, batch, router=router, window=window)
+        logprobs, entropies = edge_logprobs(
+            model,
+            batch,
+            temperature=temperature,
+            chunk_tokens=chunk_tokens,
+            targets="trained",
+            entropies=entropy_coefficient != 0,
         )
-    logprobs, entropies = edge_logprobs(
-        model,
-        batch,
-        temperature=temperature,
-        chunk_tokens=chunk_tokens,
-        targets="trained",
-        entropies=entropy_coefficient != 0,
-    )
     places = torch.tensor(trained, device=logprobs.device)
     logprob = logprobs.index_select(0, places)
 
@@ -188,7 +176,23 @@ def policy_loss(
     edge_factors = scale_edges(batch, batch.targets.edge_weights, factors)
     check_factors(batch, edge_factors, logprob.dtype, name="weights")
     loss = (losses * on_device(edge_factors[trained])).sum()
-    return PolicyLoss(loss, len(trained), _means(statistics))
+    result = PolicyLoss(loss, len(trained), _means(statistics))
+    return _add_routers(result, routing, batch, router=router, window=window)
+
+
+def _add_routers(
+    result: PolicyLoss,
+    routing: Routing | None,
+    batch: Batch,
+    *,
+    router: RouterLoss | None,
+    window: LossWindow | None,
+) -> PolicyLoss:
+    if router is None or routing is None:
+        return result
+    terms = router_terms(routing, batch, router, window=window)
+    figures = {"load_balancing": terms.load_balancing, "router_z": terms.z}
+    return PolicyLoss(result.loss + terms.loss, result.targets, result.statistics | figures)
 
 
 def _plain_loss(
@@ -224,24 +228,3 @@ def _kl_estimate(logprobs: Tensor, others: Tensor) -> Tensor:
 
 def _means(values: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.mean() for name, value in values.items() if value.numel()}
-
-
-def _check_inputs(objective: str, ratio_inputs: dict[str, Any], kl_inputs: dict[str, Any]) -> None:
-    for name, value in ratio_inputs.items():
-        if objective == "plain" and value is not None:
-            raise ValueError(f"{name} must not be given for objective 'plain'; choose 'ppo'")
-        if objective != "plain" and value is None:
-            raise ValueError(
-                f"{name} must be given for objective {objective!r}, got None"
-                + ("; 'current' for samples of the very policy" * (name == "old_logprobs"))
-            )
-    for name in ("clip_low", "clip_high"):
-        value = ratio_inputs[name]
-        if value is not None and not value >= 0:
-            raise ValueError(f"{name} must be at least 0, got {value}")
-    missing = [name for name, value in kl_inputs.items() if value is None]
-    if len(missing) == 1 or (objective == "grpo" and missing):
-        raise ValueError(
-            f"{missing[0]} must be given, got None; reference_logprobs and kl_coefficient belong "
-            f"together, and objective 'grpo' needs them ('ppo' does without)"
-        )

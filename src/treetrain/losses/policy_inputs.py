@@ -1,19 +1,77 @@
-"""Per-sequence inputs of policy losses, checked and laid out as flat edges on the host."""
+"""Inputs of policy losses, checked; those per sequence laid out as flat edges on the host."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from treetrain.errors import check_type
+from treetrain.errors import check_number, check_type
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats
 from treetrain.tree.prefix_tree import Ints
 
+Objective = Literal["plain", "ppo", "grpo"]
+
 #: Log-probabilities are at most 0, and above it by rounding only.
 _HIGHEST_LOGPROB = 1.0
+
+
+def check_inputs(
+    objective: str,
+    *,
+    ratio_inputs: dict[str, Any],
+    kl_inputs: dict[str, Any],
+    entropy_coefficient: float,
+) -> None:
+    """Refuse an objective that lacks an input it needs, or is given one it does not use.
+
+    Args:
+        objective: "plain", "ppo" or "grpo".
+        ratio_inputs: `old_logprobs`, `clip_low` and `clip_high` by name.
+        kl_inputs: `reference_logprobs` and `kl_coefficient` by name.
+        entropy_coefficient: weight of the entropy bonus.
+
+    Raises:
+        ValueError: it does, or a number is out of range.
+    """
+    if objective not in get_args(Objective):
+        raise ValueError(f"objective must be 'plain', 'ppo' or 'grpo', got {objective!r}")
+    old_logprobs = ratio_inputs["old_logprobs"]
+    if isinstance(old_logprobs, str) and old_logprobs != "current":
+        raise ValueError(
+            f"old_logprobs must be 'current' or one row per sequence, got {old_logprobs!r}"
+        )
+    for name, number in (
+        ("kl_coefficient", kl_inputs["kl_coefficient"]),
+        ("entropy_coefficient", entropy_coefficient),
+        ("clip_low", ratio_inputs["clip_low"]),
+        ("clip_high", ratio_inputs["clip_high"]),
+    ):
+        if number is not None:
+            check_number(name, number)
+        if number is not None and not math.isfinite(number):
+            raise ValueError(f"{name} must be finite, got {number}")
+    for name, value in ratio_inputs.items():
+        if objective == "plain" and value is not None:
+            raise ValueError(f"{name} must not be given for objective 'plain'; choose 'ppo'")
+        if objective != "plain" and value is None:
+            raise ValueError(
+                f"{name} must be given for objective {objective!r}, got None"
+                + ("; 'current' for samples of the very policy" * (name == "old_logprobs"))
+            )
+    for name in ("clip_low", "clip_high"):
+        value = ratio_inputs[name]
+        if value is not None and not value >= 0:
+            raise ValueError(f"{name} must be at least 0, got {value}")
+    missing = [name for name, value in kl_inputs.items() if value is None]
+    if len(missing) == 1 or (objective == "grpo" and missing):
+        raise ValueError(
+            f"{missing[0]} must be given, got None; reference_logprobs and kl_coefficient belong "
+            f"together, and objective 'grpo' needs them ('ppo' does without)"
+        )
 
 
 def read_advantages(batch: Batch, advantages: Sequence[Any] | None, trained: Ints) -> Floats:

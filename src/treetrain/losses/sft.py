@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from treetrain.losses.chunked_head import fused_head, head_logprobs
 from treetrain.losses.reductions import Reduction, check_factors, scale_edges, sequence_factors
+from treetrain.losses.router import RouterLoss, record_for, router_terms
 from treetrain.losses.window import LossWindow
 from treetrain.models.prepare import find_prepared
 from treetrain.models.score import check_language_model
@@ -23,6 +24,7 @@ def sft_loss(
     reduction: Reduction,
     *,
     window: LossWindow | None = None,
+    router: RouterLoss | None = None,
     chunk_tokens: int | None = None,
 ) -> Tensor:
     """Weighted negative log-likelihood of the trained tokens of all sequences.
@@ -37,6 +39,8 @@ def sft_loss(
             to divide the sum by; `treetrain.losses.reductions` defines them.
         window: sums over all batches whose gradients one optimiser step adds up, from
             `measure_window`; None: this batch is the whole step.
+        router: losses of the routers of a mixture of experts, which are added; None for none, which
+            a model with `config.output_router_logits` is not trained with.
         chunk_tokens: predictors whose logits exist at one time; None: a number that fits the
             vocabulary.
 
@@ -54,7 +58,11 @@ def sft_loss(
     """
     factors = sequence_factors(batch, reduction, window)
     coefficients = target_coefficients(batch, -batch.targets.edge_weights, factors)
-    return linear_loss(model, batch, coefficients, chunk_tokens=chunk_tokens)[0]
+    with record_for(model, router) as routing:
+        loss = linear_loss(model, batch, coefficients, chunk_tokens=chunk_tokens)[0]
+    if router is None or routing is None:
+        return loss
+    return loss + router_terms(routing, batch, router, window=window).loss
 
 
 def target_coefficients(batch: Batch, edge_weights: Floats, factors: Floats) -> Floats:

@@ -49,12 +49,14 @@ class LossWindow:
         weights: sum of the weights of all flat edges.
         unnamed: number of sequences that name no trajectory; each is its own.
         trajectories: sum of weights of each named trajectory, by (group, trajectory).
+        tokens: number of flat tokens, trained or not; what losses of routers are means over.
     """
 
     sequences: int = 0
     weights: WeightSum = WeightSum()
     unnamed: int = 0
     trajectories: Mapping[Hashable, WeightSum] = field(default_factory=dict[Hashable, WeightSum])
+    tokens: int = 0
 
     @property
     def num_trajectories(self) -> int:
@@ -70,6 +72,7 @@ class LossWindow:
             weights=self.weights + other.weights,
             unnamed=self.unnamed + other.unnamed,
             trajectories=merged,
+            tokens=self.tokens + other.tokens,
         )
 
 
@@ -107,6 +110,7 @@ def measure_window(batches: Iterable[Batch]) -> LossWindow:
             weights=WeightSum(total, int(counts.sum())),
             unnamed=sum(name is None for name in batch.trajectories),
             trajectories=named,
+            tokens=int(batch.tree.sequence_lengths.sum()),
         )
     return window
 

@@ -15,15 +15,18 @@ Attached = dict[str, tuple[object, ...]]
 
 #: Name of the hooks that torch runs on every module of the process.
 _EVERY = "every module"
-#: Name, in transformers and peft, of the hook that makes embeddings require a gradient.
-_ASKS_FOR_GRADIENTS = "make_inputs_require_grad"
+#: Beginnings of the names of hooks that change no result: in transformers and peft the one that
+#: makes embeddings require a gradient, in transformers those that collect outputs, and those of
+#: `routers`.
+_HARMLESS = ("make_inputs_require_grad", "output_capturing_hook", "record_routing")
 
 
 def read_attached(parts: Mapping[str, nn.Module], attention: Iterable[nn.Module]) -> Attached:
     """Read what changes the results of modules besides their parameters and settings.
 
     Hooks are known by torch's numbers for them, which are never given twice. Left out are hooks of
-    the backward pass, and those by which gradient checkpointing asks embeddings for gradients.
+    the backward pass, and those that change no result: by which gradient checkpointing asks
+    embeddings for gradients, and by which outputs are collected.
 
     Args:
         parts: the parts of a model that a tree call runs, under names for messages.
@@ -85,7 +88,7 @@ def _numbers(hooks: Mapping[int, Any]) -> tuple[int, ...]:
     return tuple(
         number
         for number, hook in hooks.items()
-        if not getattr(hook, "__name__", "").startswith(_ASKS_FOR_GRADIENTS)
+        if not getattr(hook, "__name__", "").startswith(_HARMLESS)
     )
 
 

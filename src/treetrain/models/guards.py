@@ -52,11 +52,6 @@ def check_model(model: nn.Module) -> None:
             f"{name} has reorder_and_upcast_attn, an attention of its own; set it to False in its "
             "config"
         )
-    if getattr(config, "output_router_logits", False):
-        raise UnsupportedModelError(
-            f"{name} has output_router_logits=True, but the router's auxiliary loss is not "
-            "computed on trees; set it to False in the config to train without it"
-        )
 
 
 def find_decoder(model: PreTrainedModel) -> nn.Module:

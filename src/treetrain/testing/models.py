@@ -34,6 +34,8 @@ _FAMILIES: dict[str, dict[str, Any]] = {
         "decoder_sparse_step": 1,
     },
     "mistral": {"sliding_window": 4},
+    "mixtral": {"num_local_experts": 6, "num_experts_per_tok": 2},
+    "olmoe": {"num_experts": 6, "num_experts_per_tok": 2},
     "gemma2": {
         "sliding_window": 4,
         "attn_logit_softcapping": 5.0,

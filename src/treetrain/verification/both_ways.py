@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from treetrain.data.sample import Sample
 from treetrain.losses.logprobs import sequence_logprobs
 from treetrain.losses.reductions import Reduction
+from treetrain.losses.router import RouterLoss
 from treetrain.losses.sft import sft_loss
 from treetrain.losses.window import measure_window
 from treetrain.models.prepare import PreparedModel
@@ -116,7 +117,8 @@ class StepWork:
         loss = 0.0
         self.on_progress(stage, 0, len(batches))
         for number, batch in enumerate(batches, start=1):
-            part = sft_loss(model, batch, self.reduction, window=window)
+            # Routers have no loss in the baseline either.
+            part = sft_loss(model, batch, self.reduction, window=window, router=RouterLoss("batch"))
             # Without a single target the loss depends on nothing.
             if part.requires_grad:
                 part.backward()
