@@ -24,7 +24,16 @@ from treetrain.packing.packed_tree import PackedTree
 #: Name of this way among the backends that `prepare` takes.
 MASK = "mask"
 #: Config values that limit how far back something looks.
-_LIMIT = re.compile(r"(window|chunk|block|topk|top_k)(?!.*layers)")
+_LIMIT = re.compile(r"(?!num_|n_)\w*(window|chunk|block|topk|top_k)(?!\w*layers)")
+#: What a forward pass may run into that takes masks of another kind.
+_MASK_ERRORS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    AssertionError,
+)
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 
 
@@ -60,7 +69,7 @@ def check_reach(model: PreTrainedModel, tokens: int) -> None:
     """
     config = model.config.get_text_config()
     for name, value in config.to_dict().items():
-        if not _LIMIT.search(name) or isinstance(value, bool) or not isinstance(value, int):
+        if not _LIMIT.match(name) or isinstance(value, bool) or not isinstance(value, int):
             continue
         if 0 < value < tokens:
             raise UnsupportedModelError(
@@ -112,7 +121,7 @@ def check_all_attend(model: PreTrainedModel, decoder: nn.Module, packed: PackedT
     try:
         with torch.no_grad(), AttentionCount(packed.num_tokens) as attention:
             decoder(input_ids=packed.tokens, attention_mask=mask, use_cache=False)
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+    except _MASK_ERRORS as error:
         raise UnsupportedModelError(
             f"{type(decoder).__name__} takes no mask of shape [1, 1, T, T] "
             f"({type(error).__name__}: {error!s:.120}); train it on separate sequences"

@@ -54,34 +54,6 @@ def check_model(model: nn.Module) -> None:
         )
 
 
-def find_decoder(model: PreTrainedModel) -> nn.Module:
-    """Find the part of a model that returns hidden states.
-
-    Args:
-        model: the model.
-
-    Returns:
-        The decoder.
-
-    Raises:
-        UnsupportedModelError: if the model has no part of that name.
-    """
-    decoder = model.base_model
-    if decoder is not model:
-        return decoder
-    name = type(model).__name__
-    if model.get_output_embeddings() is None:
-        raise UnsupportedModelError(
-            f"{name} is a decoder without an output layer; load it as a causal language model, "
-            "AutoModelForCausalLM"
-        )
-    raise UnsupportedModelError(
-        f"{name} has an output layer, but its decoder is not where transformers says it is "
-        f"(base_model_prefix is {model.base_model_prefix!r}, and it has no such part), so that "
-        "hidden states cannot be asked for; train it on separate sequences"
-    )
-
-
 def check_wrappers(model: PreTrainedModel) -> None:
     """Refuse hooks and replacements of the model's own forward, which a tree call goes around.
 
@@ -147,27 +119,34 @@ def _name_function(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def check_neighbours(decoder: nn.Module) -> None:
+def check_neighbours(decoder: nn.Module, called: list[nn.Module]) -> None:
     """Refuse a model in which tokens are mixed with, or chosen among, their packed neighbours.
 
     Args:
         decoder: the part that returns hidden states.
+        called: the modules that run on text.
 
     Raises:
         UnsupportedModelError: if it holds a convolution over more than one token, or an indexer
             that picks the tokens to attend to.
     """
-    for name, module in decoder.named_modules():
-        if name.rsplit(".", 1)[-1] == "indexer" or type(module).__name__.endswith("Indexer"):
-            raise UnsupportedModelError(
-                f"{name} picks the highest-scored tokens to attend to, by packed order and over all "
-                "branches at once; train this model on separate sequences"
-            )
-        if isinstance(module, nn.Conv1d) and module.kernel_size[0] > 1:
-            raise UnsupportedModelError(
-                f"{name} convolves {module.kernel_size[0]} neighbouring tokens, which would mix "
-                "one branch into the next; train this model on separate sequences"
-            )
+    running = set(called)
+    for parent_name, parent in decoder.named_modules():
+        # A fused kernel takes a convolution's weights and never calls it: its holder runs.
+        for name, module in parent.named_children():
+            if parent not in running and module not in running:
+                continue
+            place = f"{parent_name}.{name}".lstrip(".")
+            if name == "indexer" or type(module).__name__.endswith("Indexer"):
+                raise UnsupportedModelError(
+                    f"{place} picks the highest-scored tokens to attend to, by packed order and "
+                    "over all branches at once; train this model on separate sequences"
+                )
+            if isinstance(module, nn.Conv1d) and module.kernel_size[0] > 1:
+                raise UnsupportedModelError(
+                    f"{place} convolves {module.kernel_size[0]} neighbouring tokens, which would "
+                    "mix one branch into the next; train this model on separate sequences"
+                )
 
 
 def check_embeddings(decoder: nn.Module) -> None:

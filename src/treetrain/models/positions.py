@@ -99,7 +99,7 @@ def check_offset_tokens(model: PreTrainedModel, packed: PackedTree) -> None:
     Raises:
         UnsupportedModelError: if a token is the padding id.
     """
-    padding = model.config.get_text_config().pad_token_id
+    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
     places = (packed.tree.tokens == padding).nonzero()[0]
     if len(places):
         raise UnsupportedModelError(

@@ -28,7 +28,6 @@ from treetrain.models.guards import (
     check_neighbours,
     check_shared_states,
     check_wrappers,
-    find_decoder,
     find_dropouts,
     refuse_tree_call,
 )
@@ -63,6 +62,7 @@ from treetrain.models.self_check import (
     make_check_sequences,
     uncompiled,
 )
+from treetrain.models.text_call import find_called, find_decoder
 from treetrain.packing.packed_tree import PackedTree, pack_tree
 from treetrain.tree.build import build_prefix_tree
 
@@ -321,13 +321,14 @@ def _prepare(model: nn.Module, backend: str) -> PreparedModel:
     assert isinstance(model, PreTrainedModel)
     check_wrappers(model)
     register_attention()
-    decoder = find_decoder(model)
     with calm(model), uncompiled(model):
-        check_neighbours(decoder)
-        check_embeddings(decoder)
-        check_alibi(model, decoder)
         sequences = make_check_sequences(model)
         tokens = torch.tensor(sequences[0], device=model.device)[None]
+        called = find_called(model, tokens)
+        decoder = find_decoder(model, called)
+        check_neighbours(decoder, called)
+        check_embeddings(decoder)
+        check_alibi(model, decoder)
         before_head, head = _find_head(model, decoder, tokens)
         make = partial(
             PreparedModel,

@@ -52,15 +52,15 @@ def probe_layers(
     Raises:
         TreeLostError: if some layers do not attend through the interface.
         UnsupportedModelError: if a layer's mask is not causal with at most a window and a chunk,
-            if a module attends more than once, if the model's own implementation leaves out a cap
-            of scores, or if the backend refuses a layer.
+            if a module attends in two ways, if the model's own implementation leaves out a cap of
+            scores, or if the backend refuses a layer.
     """  # noqa: DOC502 (reading masks and choosing backends raises)
     name = type(model).__name__
     if not model._can_set_attn_implementation():
         raise TreeLostError(f"{name} does not attend through transformers' AttentionInterface")
     implementation = model.config.get_text_config()._attn_implementation
     assert implementation is not None
-    seen: dict[nn.Module, _Seen] = {}
+    seen: dict[nn.Module, list[_Seen]] = {}
     masks: dict[int, Callable[..., Any]] = {}
     build_mask = AttentionMaskInterface()[implementation]
 
@@ -79,17 +79,13 @@ def probe_layers(
         attention_mask: Tensor | None,
         **keywords: Any,
     ) -> Any:
-        if module in seen:
-            raise UnsupportedModelError(
-                f"{name_module(module)} attends more than once in one forward pass"
-            )
         if keywords.get("softcap") is not None and implementation == "sdpa":
             raise UnsupportedModelError(
                 f"{name_module(module)} caps its scores at {keywords['softcap']}, which 'sdpa' "
                 "leaves out; call model.set_attn_implementation('eager') before prepare(model)"
             )
-        seen[module] = _Seen(
-            attention_mask, keywords.get("softcap"), keywords.get("s_aux") is not None, query
+        seen.setdefault(module, []).append(
+            _Seen(attention_mask, keywords.get("softcap"), keywords.get("s_aux") is not None, query)
         )
         return find_original(implementation, module)(
             module, query, key, value, attention_mask, **keywords
@@ -112,17 +108,24 @@ def probe_layers(
             "one branch into the next, and layers that read images are not run on text"
         )
     layers: dict[nn.Module, Layer] = {}
-    for module, what in seen.items():
-        if what.mask is None or id(what.mask) not in masks:
-            raise TreeLostError(
-                f"{name_module(module)} attends with a mask that transformers' mask functions did "
-                "not build, so that its visibility is unknown"
+    for module, several in seen.items():
+        for what in several:
+            if what.mask is None or id(what.mask) not in masks:
+                raise TreeLostError(
+                    f"{name_module(module)} attends with a mask that transformers' mask functions "
+                    "did not build, so that its visibility is unknown"
+                )
+            window, chunk = _read_mask(masks[id(what.mask)], module)
+            chosen = choose_backend(
+                backend, what.query.device, softcap=what.softcap, has_sinks=what.has_sinks
             )
-        window, chunk = _read_mask(masks[id(what.mask)], module)
-        chosen = choose_backend(
-            backend, what.query.device, softcap=what.softcap, has_sinks=what.has_sinks
-        )
-        layers[module] = Layer(chosen, window, chunk)
+            layer = Layer(chosen, window, chunk)
+            # A module may attend several times in one forward pass, but in one way.
+            if layers.setdefault(module, layer) != layer:
+                raise UnsupportedModelError(
+                    f"{name_module(module)} attends in two ways in one forward pass, as {layer} "
+                    f"and as {layers[module]}; train it on separate sequences"
+                )
     return layers
 
 
@@ -135,7 +138,14 @@ def _read_mask(
     def row(position: int) -> Tensor:
         """Visibility of positions 0 .. position + 1 for the query at `position`."""
         keys = torch.arange(position + 2)
-        visible = mask_function(zero, zero, torch.tensor(position), keys)
+        try:
+            visible = mask_function(zero, zero, torch.tensor(position), keys)
+        except IndexError as error:
+            raise UnsupportedModelError(
+                f"{name_module(module)} has a mask that looks up each token of the call (pictures "
+                "or blocks read in both directions?), so that its visibility on a tree is unknown; "
+                "train it on separate sequences"
+            ) from error
         return torch.as_tensor(visible).expand(keys.shape)
 
     far = row(_FAR - 1)

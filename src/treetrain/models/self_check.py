@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
-from treetrain.models.positions import takes_argument
 from treetrain.packing.packed_tree import pack_tree
 from treetrain.tree.build import build_prefix_tree
 
@@ -187,8 +187,8 @@ def check_on_tree(prepared: PreparedModel, sequences: list[list[int]]) -> None:
 
 
 def _guess_cause(decoder: nn.Module) -> str:
-    if not takes_argument(decoder, "position_ids"):
-        return "its forward takes no position_ids, so that it counts positions in packed order"
+    if "position_ids" not in inspect.signature(decoder.forward).parameters:
+        return "its forward names no position_ids, so that it counts positions in packed order"
     return (
         "something in it depends on packed order, for example positions it counts itself or a "
         "layer that mixes neighbouring tokens"

@@ -14,7 +14,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 
 #: Sizes by name, the first pattern that matches counts.
 _SIZES: tuple[tuple[str, int], ...] = (
-    (r"(vocab_size|n_vocab|n_words|vocab_size_per_layer_input)", 64),
+    (r"(\w*_)?vocab(_size)?(_per_layer_input|_base)?|n_words", 64),
     (r"(pad_token_id|pad_index)", 0),
     (r"(bos_token_id|bos_index)", 1),
     (r"(eos_token_id|eos_index|sep_token_id|forced_eos_token_id|decoder_start_token_id)", 2),
@@ -49,6 +49,29 @@ _SIZES: tuple[tuple[str, int], ...] = (
      r"|original_max_position_embeddings)", 512),
     (r"type_vocab_size", 2),
 )
+#: Values that a config may leave at None and a model then does not derive from others.
+_WITHOUT_DEFAULT = frozenset(
+    "num_key_value_heads head_dim pad_token_id sliding_window num_experts_per_tok n_routed_experts "
+    "n_shared_experts n_group topk_group".split()
+)
+_ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
+#: What patterns cannot say: values that have to agree with others, or that have no size.
+_SPECIAL: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
+    "reformer": {"axial_pos_embds": False},
+    "xmod": {"default_language": "en_XX"},
+    "roc_bert": {"pronunciation_embed_dim": 32, "shape_embed_dim": 32},
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": _ROTARY, "sliding_attention": _ROTARY}
+    },
+    "zaya": {"num_experts_per_tok": 1},
+    "mamba2": {"num_heads": 8, "head_dim": 8},
+    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 1},
+    "bailing_hybrid": {"num_experts_per_tok": 1},
+    "modernbert-decoder": {"global_attn_every_n_layers": 2},
+}
+#: Latent attention has a key for each query head, and rotates a part of its own.
+_LATENT = {"num_key_value_heads": 4, "head_dim": 4}
 _PATTERNS = tuple((re.compile(pattern), size) for pattern, size in _SIZES)
 _RANDOM = re.compile(r"\w*(drop|pdrop|jitter|dropout)\w*")
 
@@ -85,9 +108,14 @@ def _tiny_values(config_class: type[PretrainedConfig], overrides: Mapping[str, A
                 values[name] = _tiny_values(type(part), overrides)
         elif (tiny := _tiny_value(name, default)) is not None:
             values[name] = tiny
+    if getattr(defaults, "num_kv_shared_layers", 0):
+        values["num_kv_shared_layers"] = 2
     if "is_decoder" in defaults.to_dict() and not getattr(defaults, "is_encoder_decoder", False):
         values["is_decoder"] = True
     known = set(defaults.to_dict()) | set(config_class.attribute_map)
+    if "kv_lora_rank" in known:
+        values |= {name: value for name, value in _LATENT.items() if name in known}
+    values |= _SPECIAL.get(config_class.model_type, {})
     return values | {name: value for name, value in overrides.items() if name in known}
 
 
@@ -97,6 +125,6 @@ def _tiny_value(name: str, default: Any) -> Any:
     if isinstance(default, bool) or not isinstance(default, int | None):
         return None
     # A value of None stands for one derived from others, except where it switches something on.
-    if default is None and name not in ("num_key_value_heads", "pad_token_id", "sliding_window"):
+    if default is None and name not in _WITHOUT_DEFAULT:
         return None
     return next((size for pattern, size in _PATTERNS if pattern.fullmatch(name)), None)
