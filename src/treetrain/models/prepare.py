@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -17,6 +17,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import RandomModelError, check_type
+from treetrain.models.adapters import (
+    adapters_draw,
+    check_adapter_rates,
+    find_idle,
+    read_adapters,
+)
 from treetrain.models.attached import check_attached, read_attached
 from treetrain.models.guards import (
     check_convolutions,
@@ -30,7 +36,7 @@ from treetrain.models.guards import (
     find_decoder,
     find_dropouts,
 )
-from treetrain.models.head import Head, find_head
+from treetrain.models.head import Head, check_leaves, find_head
 from treetrain.models.hooks import (
     REGISTERED_NAMES,
     Layer,
@@ -43,6 +49,7 @@ from treetrain.models.implementation import (
     restore_implementations,
 )
 from treetrain.models.probe import probe_layers
+from treetrain.models.quantised import check_quantised
 from treetrain.models.self_check import (
     calm,
     check_on_tree,
@@ -51,6 +58,7 @@ from treetrain.models.self_check import (
     make_check_sequences,
     uncompiled,
 )
+from treetrain.models.wrappers import check_same_logits, unwrap_model, warn_where_uncompiled
 from treetrain.packing.packed_tree import PackedTree
 
 _ATTRIBUTE = "_treetrain_prepared"
@@ -64,7 +72,7 @@ class PreparedModel:
     Each argument is kept as an attribute.
 
     Args:
-        model: the model itself, usable as before.
+        model: the transformers model itself, out of any wrapper, usable as before.
         decoder: the part of it that returns hidden states.
         head: the map from hidden states to logits.
         layers: what each attention module computes.
@@ -84,7 +92,8 @@ class PreparedModel:
         self.layers = layers
         self._settings = _read_settings(model)
         self._attached = read_attached(decoder, head.layer, layers)
-        self._random_in_training: bool | None = None
+        self._random_in_training: dict[Hashable, bool] = {}
+        self._heads_checked = {read_adapters(model)}
         self._originals: list[tuple[object, str | None]] | None = None
 
     def __repr__(self) -> str:
@@ -141,16 +150,30 @@ class PreparedModel:
         check_attached(self._attached, read_attached(self.decoder, self.head.layer, self.layers))
         check_embeddings(self.decoder)
 
+    def _check_head(self, hidden: Tensor) -> None:
+        """Look again for parameters outside the output layer where other adapters are on."""
+        state = read_adapters(self.model)
+        if torch.is_grad_enabled() and state not in self._heads_checked:
+            check_leaves(self.model, self.head, hidden[:1])
+            self._heads_checked.add(state)
+
     def _check_not_random(self) -> None:
-        check_dropouts(find_dropouts(self.model))
-        if self._random_in_training is None:
+        idle = find_idle(self.model)
+        check_dropouts([named for named in find_dropouts(self.model) if named[1] not in idle])
+        check_adapter_rates(self.model)
+        # With other adapters switched on it is another model.
+        state = read_adapters(self.model)
+        if state not in self._random_in_training:
             tokens = torch.tensor(make_check_sequences(self.model)[:1], device=self.model.device)
-            self._random_in_training = draws_at_random(self.decoder, tokens)
-        if self._random_in_training:
+            with uncompiled(self.model):
+                self._random_in_training[state] = draws_at_random(self.decoder, tokens) or (
+                    adapters_draw(self.model, lambda: self.model(input_ids=tokens, use_cache=False))
+                )
+        if self._random_in_training[state]:
             raise RandomModelError(
                 f"{type(self.model).__name__} draws at random in training (a dropout rate or a "
-                "noise in its config); a shared token cannot be drawn differently for each "
-                "sequence",
+                "noise in its config or an adapter's); a shared token cannot be drawn differently "
+                "for each sequence",
                 "set the rate to 0 and call prepare(model) again, or call model.eval()",
             )
 
@@ -210,6 +233,7 @@ class PreparedModel:
             prefix_tree=call,
         )
         call.check_complete()
+        self._check_head(output[0][0])
         return output[0][0]
 
 
@@ -221,7 +245,8 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
     refused here.
 
     Args:
-        model: a causal language model with attention implementation "sdpa" or "eager".
+        model: a causal language model with attention implementation "sdpa" or "eager", by itself or
+            in wrappers of peft and `torch.compile`; it is prepared for all of them.
         backend: attention backend by name, "slices" or "reference"; "auto" takes for each layer the
             first that supports it.
 
@@ -246,7 +271,8 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
         return _prepare(model, backend)
 
 
-def _prepare(model: nn.Module, backend: str) -> PreparedModel:
+def _prepare(wrapper: nn.Module, backend: str) -> PreparedModel:
+    model = unwrap_model(wrapper)
     if isinstance(before := getattr(model, _ATTRIBUTE, None), PreparedModel):
         before.undo()
     check_model(model)
@@ -254,7 +280,8 @@ def _prepare(model: nn.Module, backend: str) -> PreparedModel:
     check_wrappers(model)
     register_attention()
     decoder = find_decoder(model)
-    with calm(model), uncompiled(model):
+    warn_where_uncompiled(wrapper, model, decoder)
+    with calm(wrapper), uncompiled(wrapper):
         sequences = make_check_sequences(model)
         tokens = torch.tensor(sequences[0], device=model.device)[None]
         implementation = model.config.get_text_config()._attn_implementation
@@ -265,6 +292,8 @@ def _prepare(model: nn.Module, backend: str) -> PreparedModel:
         check_layers(model, len(layers))
         check_convolutions(decoder)
         check_embeddings(decoder)
+        check_quantised(model, tokens)
+        check_same_logits(wrapper, model, tokens)
         head = find_head(model, *large_logits(model, decoder, tokens))
         prepared = PreparedModel(model, decoder, head=head, layers=layers)
         check_on_tree(prepared, sequences)
@@ -276,7 +305,7 @@ def find_prepared(model: nn.Module) -> PreparedModel:
     """Find the handle of a prepared model.
 
     Args:
-        model: a model that `prepare` was called on.
+        model: a model that `prepare` was called on, or one that wraps it.
 
     Returns:
         Its handle.
@@ -285,6 +314,7 @@ def find_prepared(model: nn.Module) -> PreparedModel:
         ValueError: if `prepare` was not called, or undone.
     """
     check_type("model", model, nn.Module, "a prepared transformers model itself, not its handle")
+    model = unwrap_model(model)
     prepared = getattr(model, _ATTRIBUTE, None)
     if not isinstance(prepared, PreparedModel):
         raise ValueError(

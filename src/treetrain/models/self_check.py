@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
+from treetrain.models.wrappers import is_compiled, is_compiled_wrapper
 from treetrain.packing.packed_tree import pack_tree
 from treetrain.tree.build import build_prefix_tree
 
@@ -47,10 +48,8 @@ def uncompiled(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
     Returns:
         A context for the while.
     """
-    compiled = any(
-        module._compiled_call_impl is not None
-        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
-        for module in model.modules()
+    compiled = any(map(is_compiled, model.modules())) or (
+        any(map(is_compiled_wrapper, model.modules()))
     )
     # Asked for only where it is needed, since it loads the compiler.
     return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
