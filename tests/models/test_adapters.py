@@ -49,6 +49,11 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "tied_whole_head": ("llama", {"tie_word_embeddings": True}, {"modules_to_save": ["lm_head"]}),
     "tokens": ("llama", {}, {"trainable_token_indices": [1, 2, 10]}),
+    "tied_tokens": (
+        "llama",
+        {"tie_word_embeddings": True},
+        {"trainable_token_indices": [1, 2, 10]},
+    ),
     "window": ("mistral", {}, {}),
     "experts": ("qwen3_moe", {}, {"target_parameters": ["mlp.experts.gate_up_proj"]}),
 }
@@ -72,9 +77,7 @@ OTHERS: dict[str, Any] = {
 def lora(**settings: Any) -> LoraConfig:
     """LoRA whose adapters are not 0 at the start."""
     values = {"target_modules": ALL, **settings}
-    return LoraConfig(
-        task_type="CAUSAL_LM", r=4, lora_alpha=8, init_lora_weights=False, **values
-    )
+    return LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, init_lora_weights=False, **values)
 
 
 def adapt(model: PreTrainedModel, config: Any) -> PeftModel:
@@ -147,13 +150,15 @@ def test_adapters_of_other_kinds_that_change_layers_in_place_are_exact(kind: str
         {"target_modules": ["q_proj", "lm_head"]},
         {"target_modules": ["q_proj", "lm_head"], "use_dora": True},
         {"modules_to_save": ["lm_head"]},
+        {"trainable_token_indices": [1, 2, 10]},
     ],
 )
 @pytest.mark.parametrize("chunk_tokens", [None, 3])
 def test_gradients_of_an_adapted_head_are_summed_over_its_chunks(
     settings: dict[str, Any], chunk_tokens: int | None
 ) -> None:
-    model = make_adapted(**settings)
+    tied = "trainable_token_indices" in settings
+    model = adapt(make_tiny_model("llama", tie_word_embeddings=tied), lora(**settings))
     plain = copy.deepcopy(model)
     prepare(model)
     sft_loss(model, pack(SEQUENCES), "sum", chunk_tokens=chunk_tokens).backward()
@@ -249,17 +254,13 @@ def test_an_output_layer_that_is_adapted_afterwards_is_noticed() -> None:
     sft_loss(adapted, pack(SEQUENCES), "sum").backward()
 
 
-def test_adapters_that_transformers_puts_in_itself_are_exact() -> None:
+def test_adapters_in_a_model_without_a_wrapper_are_exact() -> None:
     model = make_tiny_model("llama")
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        model.add_adapter(lora())
+        peft.inject_adapter_in_model(lora(), model)
     plain = copy.deepcopy(model)
     prepare(model)
-    check_exact(model, plain)
-    model.disable_adapters()
-    check_logprobs(model, make_tiny_model("llama"))
-    model.enable_adapters()
     check_exact(model, plain)
 
 
@@ -359,13 +360,19 @@ def test_an_adapter_that_draws_is_refused_while_its_weights_still_hide_it() -> N
         sft_loss(model, pack(SEQUENCES), "sum")
 
 
-def test_trained_tokens_shared_with_the_head_are_refused_since_their_gradient_would_be_lost() -> (
-    None
-):
-    model = make_tiny_model("llama", tie_word_embeddings=True)
-    adapted = adapt(model, lora(trainable_token_indices=[1, 2, 10]))
-    with pytest.raises(UnsupportedModelError, match="adapter of another layer.*no gradient"):
-        prepare(adapted)
+def test_a_head_that_other_adapters_make_use_foreign_parameters_is_refused() -> None:
+    model = make_adapted()
+    foreign = torch.ones(64, requires_grad=True)
+    layer = model.get_output_embeddings()
+    tuned = model.get_base_model().model.layers[0].self_attn.q_proj
+    layer.register_forward_hook(
+        lambda module, inputs, output: output if tuned.disable_adapters else output + foreign
+    )
+    with model.disable_adapter():
+        prepare(model)
+        sft_loss(model, pack(SEQUENCES), "sum")
+    with pytest.raises(UnsupportedModelError, match=r"adapter of another layer.*no gradient"):
+        sft_loss(model, pack(SEQUENCES), "sum")
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

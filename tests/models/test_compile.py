@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.models.baseline import check_equal, gradients, logits_alone, logits_on_tree
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import PreTrainedModel
 
@@ -32,7 +33,11 @@ def forests() -> list[list[list[int]]]:
     rng = np.random.default_rng(7)
     found = [[[5, 6, 7]], worked_example()]
     for step in range(12):
-        found.append(random_forest(rng, roots=1 + step % 3, depth=3 + step % 4, node_tokens=2 + step))
+        found.append(
+            random_forest(
+                rng, roots=1 + step % 3, depth=3 + step % 3, node_tokens=2 + step, children=2
+            )
+        )
     return found
 
 
@@ -64,13 +69,20 @@ def test_the_trees_have_as_many_sizes_as_there_are_trees() -> None:
     assert len(sizes) == len(forests()) >= 12
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_oss"])
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("compile_parts", [compile_layers, compile_forwards])
-def test_compiled_layers_are_exact_with_a_bounded_number_of_graphs(
-    compile_parts: Callable[..., None], before: bool, family: str
-) -> None:
-    plain, model = make_tiny_model(family), make_tiny_model(family)
+@functools.cache
+def baseline(family: str) -> list[tuple[list[Tensor], dict[str, Tensor]]]:
+    """Logits and gradients of each forest's sequences alone, in a model nobody compiles."""
+    plain = make_tiny_model(family)
+    found = []
+    for sequences in forests():
+        alone = logits_alone(plain, sequences)
+        found.append(([logits.detach() for logits in alone], gradients(plain, alone)))
+    return found
+
+
+def count_graphs(family: str, compile_parts: Callable[..., None], *, before: bool) -> list[int]:
+    """Graphs compiled by the end of each forest, all of which are exact forward and backward."""
+    model = make_tiny_model(family)
     backend = CompileCounterWithBackend("aot_eager")
     if before:
         compile_parts(model, backend)
@@ -78,31 +90,65 @@ def test_compiled_layers_are_exact_with_a_bounded_number_of_graphs(
     if not before:
         compile_parts(model, backend)
     counts = []
+    for sequences, (alone, grads) in zip(forests(), baseline(family), strict=True):
+        tree = logits_on_tree(prepared, sequences)
+        check_equal(tree, alone, gradients(model, tree), grads)
+        counts.append(int(backend.frame_count))
+    return counts
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("compile_parts", [compile_layers, compile_forwards])
+def test_compiled_layers_are_exact_with_a_bounded_number_of_graphs(
+    compile_parts: Callable[..., None], before: bool
+) -> None:
+    counts = count_graphs("llama", compile_parts, before=before)
+    assert 0 < counts[0] <= LAYER_GRAPHS // 2
+    # The second tree brings any size; nothing is compiled for all that follow.
+    assert counts[1:] == [counts[1]] * len(counts[1:])
+    assert counts[1] <= LAYER_GRAPHS
+
+
+@pytest.mark.slow
+def test_layers_with_windows_are_exact_with_a_bounded_number_of_graphs() -> None:
+    counts = count_graphs("mistral", compile_layers, before=False)
+    assert 0 < counts[1] == counts[-1] <= LAYER_GRAPHS
+
+
+@pytest.mark.slow
+def test_layers_with_sinks_and_experts_compute_what_they_compute_uncompiled() -> None:
+    plain, model = make_tiny_model("gpt_oss"), make_tiny_model("gpt_oss")
+    uncompiled, prepared = prepare(plain), prepare(model)
+    backend = CompileCounterWithBackend("aot_eager")
+    compile_layers(model, backend)
+    counts = []
     for sequences in forests():
-        alone, tree = logits_alone(plain, sequences), logits_on_tree(prepared, sequences)
-        check_equal(tree, alone, gradients(model, tree), gradients(plain, alone))
-        counts.append(backend.frame_count)
-    assert 0 < counts[-1] <= LAYER_GRAPHS * kinds_of_layers(model)
-    # Nothing is compiled for the third tree and all that follow.
-    assert counts[2:] == [counts[-1]] * len(counts[2:])
+        ours, theirs = (logits_on_tree(one, sequences) for one in (prepared, uncompiled))
+        check_equal(ours, theirs, gradients(model, ours), gradients(plain, theirs))
+        counts.append(int(backend.frame_count))
+    # Experts cut a layer once more.
+    assert 0 < counts[1] == counts[-1] <= LAYER_GRAPHS + 2
 
 
-def kinds_of_layers(model: PreTrainedModel) -> int:
-    return len(set(getattr(model.config, "layer_types", None) or ["all"]))
+def test_more_layers_need_no_more_graphs() -> None:
+    counts = []
+    for layers in (2, 10):
+        torch._dynamo.reset()
+        model = make_tiny_model("llama", num_hidden_layers=layers)
+        backend = CompileCounterWithBackend("aot_eager")
+        prepared = prepare(model)
+        compile_layers(model, backend)
+        for sequences in forests()[:3]:
+            gradients(model, logits_on_tree(prepared, sequences))
+        counts.append(int(backend.frame_count))
+    assert counts[0] == counts[1] <= LAYER_GRAPHS
 
 
 def test_a_compiled_decoder_is_exact_with_a_bounded_number_of_graphs() -> None:
-    plain, model = make_tiny_model("llama"), make_tiny_model("llama")
-    backend = CompileCounterWithBackend("aot_eager")
-    prepared = prepare(model)
-    compile_decoder(model, backend)
-    counts = []
-    for sequences in forests():
-        alone, tree = logits_alone(plain, sequences), logits_on_tree(prepared, sequences)
-        check_equal(tree, alone, gradients(model, tree), gradients(plain, alone))
-        counts.append(backend.frame_count)
-    assert 0 < counts[-1] <= 2 * LAYER_GRAPHS
-    assert counts[2:] == [counts[-1]] * len(counts[2:])
+    counts = count_graphs("llama", compile_decoder, before=False)
+    # Its own parts are what stands before the layers, between them and behind them.
+    assert counts[1:] == [counts[1]] * len(counts[1:])
+    assert 0 < counts[1] <= LAYER_GRAPHS + 4
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,12 @@ import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model
 from tests.models.baseline import check_equal, gradients, logits_alone, logits_on_tree
 from torch import Tensor, nn
+from torchao.quantization import (
+    Float8WeightOnlyConfig,
+    Int8DynamicActivationInt8WeightConfig,
+    Int8WeightOnlyConfig,
+    quantize_,
+)
 from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
@@ -98,10 +105,9 @@ def adapt(model: PreTrainedModel) -> PeftModel:
         return get_peft_model(model, config)
 
 
-@pytest.mark.parametrize("kind", [WeightOnly, TokenByToken])
-def test_adapters_over_quantised_weights_are_exact(kind: Callable[..., nn.Module]) -> None:
+def test_adapters_over_quantised_weights_are_exact() -> None:
     model = make_tiny_model("llama")
-    replace_linear(model, kind)
+    replace_linear(model, WeightOnly)
     assert len(find_quantised(model)) == 4 * 7
     adapted = adapt(model)
     plain = copy.deepcopy(adapted)
@@ -125,6 +131,54 @@ def test_activations_quantised_over_a_whole_call_are_refused_by_name(
     with pytest.raises(UnsupportedModelError, match=rf"base_layer \({kind.__name__}\)"):
         prepare(adapt(model))
     assert model.config._attn_implementation == "sdpa"
+
+
+def quantise(model: PreTrainedModel, config: Any) -> None:
+    quantize_(model.model, config)
+
+
+@pytest.mark.parametrize("config", [Int8WeightOnlyConfig(), Float8WeightOnlyConfig()])
+def test_adapters_over_weights_of_torchao_are_exact(config: Any) -> None:
+    model = make_tiny_model("llama")
+    quantise(model, config)
+    assert len(find_quantised(model)) == 4 * 7
+    adapted = adapt(model)
+    plain = copy.deepcopy(adapted)
+    prepared = prepare(adapted)
+    alone, tree = logits_alone(plain, SEQUENCES), logits_on_tree(prepared, SEQUENCES)
+    for one, other in zip(tree, alone, strict=True):
+        torch.testing.assert_close(
+            one, other, rtol=0, atol=1e-5 * float(other.detach().abs().max())
+        )
+    for part, logits in ((adapted, tree), (plain, alone)):
+        weights = torch.linspace(-1, 1, 64)
+        torch.stack([(one * weights).sum() for one in logits]).sum().backward()
+        assert all((p.grad is not None) == p.requires_grad for p in part.parameters())
+    pairs = [
+        (one.grad, other.grad)
+        for one, other in zip(adapted.parameters(), plain.parameters(), strict=True)
+        if other.grad is not None
+    ]
+    largest = max(float(other.abs().max()) for _, other in pairs)
+    assert all(float((one - other).abs().max()) <= 1e-5 * largest for one, other in pairs)
+    assert verify(adapted, worked_example(), truth=False).equal
+
+
+def test_activations_rounded_by_torchao_are_refused_by_name() -> None:
+    model = make_tiny_model("llama")
+    quantise(model, Int8DynamicActivationInt8WeightConfig())
+    with pytest.raises(UnsupportedModelError, match=r"\(Linear, Int8Tensor\) rounds its activati"):
+        prepare(model)
+
+
+def test_activations_rounded_token_by_token_are_refused_in_float32_and_served_in_bfloat16() -> None:
+    model = make_tiny_model("llama")
+    replace_linear(model, TokenByToken)
+    with pytest.raises(UnsupportedModelError, match=r"\(TokenByToken\) rounds its activations"):
+        prepare(model)
+    model = make_tiny_model("llama", dtype=torch.bfloat16)
+    replace_linear(model, TokenByToken)
+    prepare(model)
 
 
 def test_gradients_quantised_over_a_whole_call_are_refused_by_name() -> None:

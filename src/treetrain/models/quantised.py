@@ -2,7 +2,8 @@
 
 How weights are stored makes no difference to trees. Activations quantised with a scale, or in
 columns, chosen over all tokens of a call do: a tree holds other tokens than each sequence alone.
-That is found by altering the other tokens, whatever library made the layer.
+That is found by altering the other tokens, whatever library made the layer. Activations rounded
+token by token keep tokens apart, but a last digit of float32 may tip one over to the next step.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def find_quantised(model: nn.Module) -> list[tuple[str, nn.Module]]:
 def check_quantised(model: nn.Module, tokens: Tensor) -> None:
     """Refuse layers whose result for one token depends on the other tokens of the call.
 
-    Looked at are modules that hold quantised weights, and linear layers with a forward of their
+    In float32 and wider, linear layers that round their activations at all are refused too. Looked
+    at are modules that hold quantised weights, and linear layers with a forward of their
     own, forward and, where they hand gradients on, backward.
 
     Args:
@@ -92,7 +94,7 @@ def _check_call(
     ]
     if not places or _rows(values[places[0]]).shape[0] < 2:
         raise UnsupportedModelError(
-            f"{name} ({type(module).__name__}) is quantised and called in a way that does not show "
+            f"{_describe(name, module)} is quantised and called in a way that does not show "
             "which of its inputs are tokens, so that it cannot be checked; dequantise it, or train "
             "it on separate sequences"
         )
@@ -110,16 +112,44 @@ def _check_call(
         first = call(inputs := hidden.clone().requires_grad_())
         other = call(_alter(hidden))
         same = _first_rows_equal(first, other)
+        rounds = same and _is_quantised(module) and _rounds_activations(module, call, hidden)
         if same and first.requires_grad:
             same = _gradients_stay_apart(first, inputs)
     if not same:
         raise UnsupportedModelError(
-            f"{name} ({type(module).__name__}) gives a token another result when the tokens beside "
+            f"{_describe(name, module)} gives a token another result when the tokens beside "
             "it change: its activations are quantised with a scale, or in columns, chosen over all "
             "tokens of a call, and a tree holds other tokens than each sequence alone; quantise "
             "weights only, or activations token by token (bitsandbytes: llm_int8_threshold=0), or "
             "train it on separate sequences"
         )
+    if rounds:
+        raise UnsupportedModelError(
+            f"{_describe(name, module)} rounds its activations, which turns differences in "
+            f"the last digit of {hidden.dtype} into differences of a whole step, so that no two "
+            "ways to compute a token agree to its precision; quantise weights only, with a compute "
+            "dtype as wide as the model's, or load the model in bfloat16"
+        )
+
+
+def _rounds_activations(
+    module: nn.Module, call: Callable[[Tensor], Tensor], hidden: Tensor
+) -> bool:
+    """Whether a linear layer of a wide dtype is not linear to that dtype's precision."""
+    if not hasattr(module, "in_features") or torch.finfo(hidden.dtype).bits < 32:
+        return False
+    # Larger by a little and turned round, so that sums are no multiples.
+    other = hidden.flip(-1) * 1.3
+    none, one, two, both = (call(x) for x in (0 * hidden, hidden, other, hidden + other))
+    # What `prepare` allows between a tree and each sequence alone.
+    allowed = 1e-4 * float(both.abs().max())
+    return float((one + two - none - both).abs().max()) > allowed
+
+
+def _describe(name: str, module: nn.Module) -> str:
+    weight = getattr(module, "weight", None)
+    special = isinstance(weight, Tensor) and type(weight) not in (Tensor, nn.Parameter)
+    return f"{name} ({type(module).__name__}{f', {type(weight).__name__}' if special else ''})"
 
 
 def _gradients_stay_apart(result: Tensor, inputs: Tensor) -> bool:
