@@ -273,6 +273,9 @@ REFUSED: dict[str, Any] = {
     "adaption_prompt": peft.AdaptionPromptConfig(
         task_type="CAUSAL_LM", adapter_len=3, adapter_layers=2
     ),
+    "poly": peft.PolyConfig(
+        task_type="CAUSAL_LM", n_tasks=2, n_skills=2, n_splits=1, r=2, target_modules=["q_proj"]
+    ),
     "activated_lora": lora(alora_invocation_tokens=[1, 2]),
 }
 

@@ -195,8 +195,9 @@ def _run_in_float64(
     if quantised := find_quantised(prepared.model):
         raise UnsupportedModelError(
             f"{quantised[0][0]} holds quantised weights, of which there is no float64 copy "
-            f"to judge {_computed_dtype(prepared.model)} by; call verify(..., truth=False, tolerance=...) "
-            "with the difference that is allowed, as a part of the largest value"
+            f"to judge {_computed_dtype(prepared.model)} by; call "
+            "verify(..., truth=False, tolerance=...) with the difference that is "
+            "allowed, as a part of the largest value"
         )
     with prepared.undone():
         twin = copy.deepcopy(prepared.model).double()
