@@ -120,10 +120,11 @@ def test_adapters_over_quantised_weights_are_exact() -> None:
 
 
 @pytest.mark.parametrize("kind", [PerCall, ColumnsPerCall])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_activations_quantised_over_a_whole_call_are_refused_by_name(
-    kind: Callable[..., nn.Module],
+    kind: Callable[..., nn.Module], dtype: torch.dtype
 ) -> None:
-    model = make_tiny_model("llama")
+    model = make_tiny_model("llama", dtype=dtype)
     replace_linear(model, kind)
     named = rf"layers\.\d+\.\w+\.\w+ \({kind.__name__}\) .*quantise weights only"
     with pytest.raises(UnsupportedModelError, match=named):
