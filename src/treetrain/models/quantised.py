@@ -155,10 +155,12 @@ def _describe(name: str, module: nn.Module) -> str:
 def _gradients_stay_apart(result: Tensor, inputs: Tensor) -> bool:
     given = torch.linspace(-1, 1, result.numel(), device=result.device).view(result.shape)
     given = given.to(result.dtype)
-    backward: Callable[[Tensor], tuple[Tensor, ...]] = partial(
-        torch.autograd.grad, result, inputs, retain_graph=True
+    # Some kernels of bitsandbytes hand no gradients on in eval mode, and others in training.
+    backward: Callable[[Tensor], tuple[Tensor | None, ...]] = partial(
+        torch.autograd.grad, result, inputs, retain_graph=True, allow_unused=True
     )
-    return _first_rows_equal(*(backward(grads)[0] for grads in (given, _alter(given))))
+    one, other = (backward(grads)[0] for grads in (given, _alter(given)))
+    return one is None or other is None or _first_rows_equal(one, other)
 
 
 def _alter(tokens: Tensor) -> Tensor:
