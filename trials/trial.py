@@ -154,7 +154,9 @@ def take_gradients(model: PreTrainedModel, logits: list[Tensor]) -> dict[str, Te
     model.zero_grad()
     generator = torch.Generator().manual_seed(7)
     weights = [torch.randn(one.shape, generator=generator) for one in logits]
-    torch.stack([(one * weight).sum() for one, weight in zip(logits, weights, strict=True)]).sum().backward()
+    torch.stack(
+        [(one * weight).sum() for one, weight in zip(logits, weights, strict=True)]
+    ).sum().backward()
     return {
         name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
         for name, parameter in model.named_parameters()

@@ -1,7 +1,7 @@
 """Tries every causal model type that the installed transformers knows; writes docs/models.*.
 
-    python trials/try_models.py            all types, and the two pages
-    python trials/try_models.py llama opt  these types only, printed
+python trials/try_models.py            all types, and the two pages
+python trials/try_models.py llama opt  these types only, printed
 """
 
 from __future__ import annotations

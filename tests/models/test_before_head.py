@@ -14,7 +14,9 @@ from treetrain.testing.trees import tree_family
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "electra", "modernbert-decoder"])
 def test_modules_before_the_output_layer_are_run_and_trained(model_type: str) -> None:
-    sequences = [[token + 4 for token in sequence if token < 60] for sequence in tree_family()["uneven"]]
+    sequences = [
+        [token + 4 for token in sequence if token < 60] for sequence in tree_family()["uneven"]
+    ]
     model = make_model(model_type)
     alone = logits_alone(model, sequences)
     expected = gradients(model, alone)

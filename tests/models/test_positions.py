@@ -10,7 +10,9 @@ from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepare import prepare
 from treetrain.testing.trees import tree_family
 
-SEQUENCES = [[token + 4 for token in sequence if token < 60] for sequence in tree_family()["uneven"]]
+SEQUENCES = [
+    [token + 4 for token in sequence if token < 60] for sequence in tree_family()["uneven"]
+]
 
 
 @pytest.mark.parametrize("padding", [0, 1, 3])

@@ -13,6 +13,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from treetrain.errors import RandomModelError, UnsupportedModelError
 from treetrain.models.hooks import REGISTERED_NAMES
 
+
 def check_model(model: nn.Module) -> None:
     """Refuse what cannot be prepared, from its class and config alone.
 
@@ -54,17 +55,14 @@ def check_model(model: nn.Module) -> None:
         )
 
 
-def check_wrappers(model: PreTrainedModel) -> None:
-    """Refuse hooks and replacements of the model's own forward, which a tree call goes around.
-
-    A tree call runs the decoder and the output layer with their hooks, never the model around
-    them.
+def check_hooks(model: nn.Module) -> None:
+    """Refuse hooks of the model's own forward, which a tree call goes around.
 
     Args:
-        model: the model.
+        model: the model, or a wrapper of it.
 
     Raises:
-        UnsupportedModelError: if it has forward hooks, or a forward that is not its class's own.
+        UnsupportedModelError: if it has forward hooks.
     """
     name = type(model).__name__
     attached = [*model._forward_pre_hooks.values(), *model._forward_hooks.values()]
@@ -74,6 +72,22 @@ def check_wrappers(model: PreTrainedModel) -> None:
             "around: it runs the decoder and the output layer, not the model's own forward; remove "
             "it, or register it on the decoder (model.base_model) or the output layer"
         )
+
+
+def check_wrappers(model: nn.Module) -> None:
+    """Refuse hooks and replacements of the model's own forward, which a tree call goes around.
+
+    A tree call runs the decoder and the output layer with their hooks, never the model around
+    them.
+
+    Args:
+        model: the model, or a wrapper of it.
+
+    Raises:
+        UnsupportedModelError: if it has forward hooks, or a forward that is not its class's own.
+    """
+    check_hooks(model)
+    name = type(model).__name__
     forward = vars(model).get("forward")
     # A compiled forward computes what the one below it does.
     forward = getattr(forward, "_torchdynamo_orig_callable", forward)
@@ -204,7 +218,8 @@ def check_dropouts(dropouts: list[tuple[str, nn.Module]]) -> None:
             raise RandomModelError(
                 f"{name} would drop {rate} of its input; a shared token cannot be dropped "
                 "differently for each sequence",
-                "set the model's dropout rates to 0 in its config, or call model.eval()",
+                "set the model's dropout rates to 0 in its config (an adapter's in the adapter's), "
+                "or call model.eval()",
             )
 
 

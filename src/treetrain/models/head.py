@@ -55,9 +55,7 @@ class Head:
         return list(self.layer.parameters())
 
 
-def find_head(
-    model: PreTrainedModel, layer: nn.Module, hidden: Tensor, *, logits: Tensor
-) -> Head:
+def find_head(model: PreTrainedModel, layer: nn.Module, hidden: Tensor, *, logits: Tensor) -> Head:
     """Find the head that reproduces a model's own logits.
 
     Args:
@@ -95,7 +93,7 @@ def find_head(
                 error = float((head(hidden) - expected).abs().max())
             closest = min(closest, error)
             if error <= tolerance:
-                _check_leaves(model, head, hidden)
+                check_leaves(model, head, hidden)
                 return head
     forward = type(model).forward
     raise UnsupportedModelError(
@@ -106,8 +104,17 @@ def find_head(
     )
 
 
-def _check_leaves(model: PreTrainedModel, head: Head, hidden: Tensor) -> None:
-    """Make sure that gradients of the logits reach parameters of the output layer only."""
+def check_leaves(model: PreTrainedModel, head: Head, hidden: Tensor) -> None:
+    """Make sure that gradients of the logits reach parameters of the output layer only.
+
+    Args:
+        model: the model.
+        head: its head.
+        hidden: hidden states of a few tokens, [n, C].
+
+    Raises:
+        UnsupportedModelError: if one would reach another trainable tensor.
+    """
     with torch.enable_grad():
         ends = [head(hidden.detach()).grad_fn]
     known = set(map(id, head.parameters))
@@ -122,6 +129,7 @@ def _check_leaves(model: PreTrainedModel, head: Head, hidden: Tensor) -> None:
         if leaf is not None and id(leaf) not in known:
             raise UnsupportedModelError(
                 f"the output layer of {type(model).__name__} uses a trainable tensor of shape "
-                f"{list(leaf.shape)} that is none of its parameters (in a forward hook?), which "
-                "would get no gradient; make it a parameter of the layer"
+                f"{list(leaf.shape)} that is none of its parameters (in a forward hook, or in an "
+                "adapter of another layer?), which would get no gradient; make it a parameter of "
+                "the layer"
             )

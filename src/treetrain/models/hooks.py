@@ -180,6 +180,12 @@ def _stand_in(original: str) -> Callable[..., Any]:
     return attend
 
 
+# Attention over a tree is planned on the host, anew for each tree. Traced, a compiled layer would
+# hold the plan of one tree and be compiled again for the next.
+@torch.compiler.disable(
+    reason="attention over a tree is planned on the host and stays outside graphs; compile "
+    "without fullgraph=True"
+)
 def _attend_tree(
     module: nn.Module,
     query: Tensor,

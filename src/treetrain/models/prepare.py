@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -18,6 +18,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import RandomModelError, UnsupportedModelError, check_type
+from treetrain.models.adapters import (
+    adapters_draw,
+    check_adapter_rates,
+    find_idle,
+    read_adapters,
+)
 from treetrain.models.attached import Attached, check_attached, read_attached, remove_pre_hook
 from treetrain.models.before_head import BeforeHead, find_before_head
 from treetrain.models.dense_mask import MASK, check_all_attend, check_reach, make_dense_mask
@@ -31,7 +37,7 @@ from treetrain.models.guards import (
     find_dropouts,
     refuse_tree_call,
 )
-from treetrain.models.head import Head, find_head
+from treetrain.models.head import Head, check_leaves, find_head
 from treetrain.models.hooks import (
     REGISTERED_NAMES,
     Layer,
@@ -53,6 +59,7 @@ from treetrain.models.positions import (
     takes_argument,
 )
 from treetrain.models.probe import probe_layers
+from treetrain.models.quantised import check_quantised
 from treetrain.models.score import find_output_layer, find_score
 from treetrain.models.self_check import (
     calm,
@@ -63,6 +70,7 @@ from treetrain.models.self_check import (
     uncompiled,
 )
 from treetrain.models.text_call import find_called, find_decoder
+from treetrain.models.wrappers import check_same_logits, unwrap_model, warn_where_uncompiled
 from treetrain.packing.packed_tree import PackedTree, pack_tree
 from treetrain.tree.build import build_prefix_tree
 
@@ -77,7 +85,7 @@ class PreparedModel:
     Each argument is kept as an attribute.
 
     Args:
-        model: the model itself, usable as before.
+        model: the transformers model itself, out of any wrapper, usable as before.
         decoder: the part of it that returns hidden states.
         before_head: the way of its hidden states to the head.
         head: the map from hidden states to logits, or to values.
@@ -104,7 +112,8 @@ class PreparedModel:
         self.layers = layers
         self._settings = _read_settings(model)
         self._attached = self._read_attached()
-        self._random_in_training: bool | None = None
+        self._random_in_training: dict[Hashable, bool] = {}
+        self._heads_checked = {read_adapters(model)}
         self._originals: list[tuple[object, str | None]] | None = None
 
     def __repr__(self) -> str:
@@ -177,16 +186,30 @@ class PreparedModel:
             parts["module before the output layer"] = self.before_head.module
         return read_attached(parts, self.layers)
 
+    def _check_head(self, hidden: Tensor) -> None:
+        """Look again for parameters outside the output layer where other adapters are on."""
+        state = read_adapters(self.model)
+        if torch.is_grad_enabled() and state not in self._heads_checked:
+            check_leaves(self.model, self.head, hidden[:1])
+            self._heads_checked.add(state)
+
     def _check_not_random(self) -> None:
-        check_dropouts(find_dropouts(self.model))
-        if self._random_in_training is None:
+        idle = find_idle(self.model)
+        check_dropouts([named for named in find_dropouts(self.model) if named[1] not in idle])
+        check_adapter_rates(self.model)
+        # With other adapters switched on it is another model.
+        state = read_adapters(self.model)
+        if state not in self._random_in_training:
             tokens = torch.tensor(make_check_sequences(self.model)[:1], device=self.model.device)
-            self._random_in_training = draws_at_random(self.decoder, tokens)
-        if self._random_in_training:
+            with uncompiled(self.model):
+                self._random_in_training[state] = draws_at_random(self.decoder, tokens) or (
+                    adapters_draw(self.model, lambda: self.model(input_ids=tokens, use_cache=False))
+                )
+        if self._random_in_training[state]:
             raise RandomModelError(
                 f"{type(self.model).__name__} draws at random in training (a dropout rate or a "
-                "noise in its config); a shared token cannot be drawn differently for each "
-                "sequence",
+                "noise in its config or an adapter's); a shared token cannot be drawn differently "
+                "for each sequence",
                 "set the rate to 0 and call prepare(model) again, or call model.eval()",
             )
 
@@ -214,7 +237,11 @@ class PreparedModel:
         Returns:
             Hidden states, [T, C], dtype of the model.
         """
-        return self.before_head(self.decoder_states(packed))
+        hidden = self.decoder_states(packed)
+        if packed.num_tokens:
+            hidden = self.before_head(hidden)
+            self._check_head(hidden)
+        return hidden
 
     def decoder_states(self, packed: PackedTree) -> Tensor:
         """Compute the hidden states of every packed token, as the decoder returns them.
@@ -287,7 +314,8 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
 
     Args:
         model: a causal language model, or a causal classification model (of sequences or tokens),
-            with attention implementation "sdpa" or "eager".
+            with attention implementation "sdpa" or "eager", by itself or in wrappers of peft and
+            `torch.compile`; it is prepared for all of them.
         backend: attention backend by name: "slices", "reference", or "mask", one dense mask for all
             layers, whose memory grows with the square of the tree; "auto" takes for each layer the
             first that supports it, and the mask for a model that hands its layers no keywords. The
@@ -314,21 +342,25 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
         return _prepare(model, backend)
 
 
-def _prepare(model: nn.Module, backend: str) -> PreparedModel:
+def _prepare(wrapper: nn.Module, backend: str) -> PreparedModel:
+    model = unwrap_model(wrapper)
     if isinstance(before := getattr(model, _ATTRIBUTE, None), PreparedModel):
         before.undo()
     check_model(model)
     assert isinstance(model, PreTrainedModel)
     check_wrappers(model)
     register_attention()
-    with calm(model), uncompiled(model):
+    with calm(wrapper), uncompiled(wrapper):
         sequences = make_check_sequences(model)
         tokens = torch.tensor(sequences[0], device=model.device)[None]
         called = find_called(model, tokens)
         decoder = find_decoder(model, called)
+        warn_where_uncompiled(wrapper, model, decoder)
         check_neighbours(decoder, called)
         check_embeddings(decoder)
         check_alibi(model, decoder)
+        check_quantised(model, tokens)
+        check_same_logits(wrapper, model, tokens)
         before_head, head = _find_head(model, decoder, tokens)
         make = partial(
             PreparedModel,
@@ -387,7 +419,7 @@ def find_prepared(model: nn.Module) -> PreparedModel:
     """Find the handle of a prepared model.
 
     Args:
-        model: a model that `prepare` was called on.
+        model: a model that `prepare` was called on, or one that wraps it.
 
     Returns:
         Its handle.
@@ -396,6 +428,7 @@ def find_prepared(model: nn.Module) -> PreparedModel:
         ValueError: if `prepare` was not called, or undone.
     """
     check_type("model", model, nn.Module, "a prepared transformers model itself, not its handle")
+    model = unwrap_model(model)
     prepared = getattr(model, _ATTRIBUTE, None)
     if not isinstance(prepared, PreparedModel):
         raise ValueError(

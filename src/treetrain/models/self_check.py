@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
+from treetrain.models.wrappers import is_compiled, is_compiled_wrapper
 from treetrain.packing.packed_tree import pack_tree
 from treetrain.tree.build import build_prefix_tree
 
@@ -48,18 +49,14 @@ def uncompiled(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
     Returns:
         A context for the while.
     """
-    compiled = any(
-        module._compiled_call_impl is not None
-        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
-        for module in model.modules()
+    compiled = any(map(is_compiled, model.modules())) or (
+        any(map(is_compiled_wrapper, model.modules()))
     )
     # Asked for only where it is needed, since it loads the compiler.
     return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
 
 
-def large_logits(
-    model: PreTrainedModel, layer: nn.Module, tokens: Tensor
-) -> tuple[Tensor, Tensor]:
+def large_logits(model: PreTrainedModel, layer: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the output layer's input made large, and the model's logits of it.
 
     Args:

@@ -30,29 +30,50 @@ _SIZES: tuple[tuple[str, int], ...] = (
     (r"rotary_dim", 4),
     (r"(q|kv|o)_lora_rank", 16),
     (r"\w*(moe|expert|shared|mlp_only)\w*(intermediate|hidden|ffn)\w*size\w*", 24),
-    (r"\w*(intermediate|inner|feed_forward|ffn_hidden)_(size|dim)\w*|n_inner|\w*ffn_dim|d_ff|d_inner"
-     r"|dim_ff|dff|ffn_hidden_size", 48),
-    (r"(hidden_size|d_model|n_embd|embed_dim|emb_dim|dim|embedding_size|word_embed_proj_dim"
-     r"|input_embedding_size|output_embedding_size|hidden_size_per_layer_input|hidden_dim|model_dim)", 32),
+    (
+        r"\w*(intermediate|inner|feed_forward|ffn_hidden)_(size|dim)\w*|n_inner|\w*ffn_dim|d_ff|d_inner"
+        r"|dim_ff|dff|ffn_hidden_size",
+        48,
+    ),
+    (
+        r"(hidden_size|d_model|n_embd|embed_dim|emb_dim|dim|embedding_size|word_embed_proj_dim"
+        r"|input_embedding_size|output_embedding_size|hidden_size_per_layer_input|hidden_dim|model_dim)",
+        32,
+    ),
     (r"(num_experts|num_local_experts|n_routed_experts|num_routed_experts|moe_num_experts)", 8),
     (r"(num_experts_per_tok|num_experts_per_token|moe_k|moe_topk|top_k_experts|moe_top_k)", 2),
     (r"(n_shared_experts|num_shared_experts|moe_num_shared_experts)", 1),
     (r"n_group", 2),
     (r"topk_group", 1),
     (r"(first_k_dense_replace|moe_layer_start_index)", 1),
-    (r"(sliding_window|attention_chunk_size|sliding_window_size|local_attention|attention_window"
-     r"|window_size|local_attention_window_len)", 4),
+    (
+        r"(sliding_window|attention_chunk_size|sliding_window_size|local_attention|attention_window"
+        r"|window_size|local_attention_window_len)",
+        4,
+    ),
     (r"(index_topk|indexer_budget|index_topk_tokens)", 4),
     (r"(index_n_heads|indexer_n_heads)", 2),
     (r"(sliding_window_pattern|full_attention_interval|global_attn_every_n_layers)", 2),
-    (r"(max_position_embeddings|n_positions|n_ctx|max_target_positions|max_seq_len"
-     r"|original_max_position_embeddings)", 512),
+    (
+        r"(max_position_embeddings|n_positions|n_ctx|max_target_positions|max_seq_len"
+        r"|original_max_position_embeddings)",
+        512,
+    ),
     (r"type_vocab_size", 2),
 )
 #: Values that a config may leave at None and a model then does not derive from others.
 _WITHOUT_DEFAULT = frozenset(
-    "num_key_value_heads head_dim pad_token_id sliding_window num_experts_per_tok n_routed_experts "
-    "n_shared_experts n_group topk_group".split()
+    [
+        "num_key_value_heads",
+        "head_dim",
+        "pad_token_id",
+        "sliding_window",
+        "num_experts_per_tok",
+        "n_routed_experts",
+        "n_shared_experts",
+        "n_group",
+        "topk_group",
+    ]
 )
 _ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
 #: What patterns cannot say: values that have to agree with others, or that have no size.
@@ -98,7 +119,9 @@ def make_tiny_config(model_type: str, **overrides: Any) -> PretrainedConfig:
     return config_class(**_tiny_values(config_class, overrides))
 
 
-def _tiny_values(config_class: type[PretrainedConfig], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _tiny_values(
+    config_class: type[PretrainedConfig], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
     defaults = config_class()
     values: dict[str, Any] = {}
     for name, default in defaults.to_dict().items():

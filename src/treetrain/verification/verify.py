@@ -20,7 +20,9 @@ from treetrain.errors import (
 )
 from treetrain.losses.reductions import Reduction
 from treetrain.models.prepare import PreparedModel, find_prepared, prepare
+from treetrain.models.quantised import find_quantised
 from treetrain.models.score import ScoreHead
+from treetrain.models.wrappers import unwrap_model
 from treetrain.packing.batch import as_samples
 from treetrain.verification.baseline import Outcome, loss_coefficients
 from treetrain.verification.both_ways import Progress, StepResult, StepWork
@@ -67,7 +69,7 @@ def verify(
     before afterwards, also after an interruption.
 
     Args:
-        model: a Hugging Face causal model, prepared or not.
+        model: a Hugging Face causal model, prepared or not, in a wrapper of peft or not.
         samples: samples, or bare token ids, of which every token is trained.
         reduction: reduction of the loss that is checked.
         backend: attention backend for a model that is not prepared; None: "auto".
@@ -94,6 +96,7 @@ def verify(
         >>> report.equal, report.flat_tokens, report.tree_tokens
         (True, 10, 7)
     """  # noqa: DOC503 (_check_arguments and _prepared raise the ValueError)
+    wrapper, model = model, unwrap_model(model)
     check_type("model", model, PreTrainedModel, "a transformers model")
     for name, number in (("tolerance", tolerance), ("learning_rate", learning_rate)):
         if number is not None:
@@ -101,7 +104,7 @@ def verify(
     check_number("changes", changes, whole=True)
     checked = as_samples(samples)
     _check_arguments(model, checked)
-    with unchanged(model), _prepared(model, backend) as prepared:
+    with unchanged(model), _prepared(wrapper, backend) as prepared:
         _check_language_model(prepared)
         work = StepWork(checked, reduction, max_tokens, on_progress or (lambda *stage: None))
         report = _check(
@@ -191,6 +194,13 @@ def _run_in_float64(
     prepared: PreparedModel, work: StepWork, targets: int
 ) -> tuple[StepResult, tuple[Comparison, ...]]:
     """The truth that a narrow dtype is judged by, and the same trees against it."""
+    if quantised := find_quantised(prepared.model):
+        raise UnsupportedModelError(
+            f"{quantised[0][0]} holds quantised weights, of which there is no float64 copy "
+            f"to judge {_computed_dtype(prepared.model)} by; call "
+            "verify(..., truth=False, tolerance=...) with the difference that is "
+            "allowed, as a part of the largest value"
+        )
     with prepared.undone():
         twin = copy.deepcopy(prepared.model).double()
     # Kernels that compute experts in groups exist for narrow dtypes only.
