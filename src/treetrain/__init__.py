@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from treetrain.tree.metrics import ModelShape, flop_bound, measure_tree
     from treetrain.tree.nodes import build_from_nodes
     from treetrain.tree.prefix_tree import PrefixTree
+    from treetrain.verification.own_samples import make_samples_for
     from treetrain.verification.verify import verify
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ _HOMES = {
     "concatenate_trees": "tree.build",
     "find_prepared": "models.prepare",
     "flop_bound": "tree.metrics",
+    "make_samples_for": "verification.own_samples",
     "measure_tree": "tree.metrics",
     "measure_window": "losses.window",
     "pack": "packing.batch",
@@ -76,6 +78,7 @@ __all__ = [
     "concatenate_trees",
     "find_prepared",
     "flop_bound",
+    "make_samples_for",
     "measure_tree",
     "measure_window",
     "pack",
