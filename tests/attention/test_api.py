@@ -39,7 +39,7 @@ def test_an_unknown_backend_is_named() -> None:
 
 
 def test_the_names_that_are_checked_without_torch_are_those_of_the_backends() -> None:
-    assert BACKEND_NAMES == ("auto", *BACKENDS)
+    assert ("auto", *BACKENDS) == BACKEND_NAMES
 
 
 def test_softcap_is_computed(packed: PackedTree, make_inputs: Inputs) -> None:

@@ -49,7 +49,7 @@ def check_refused(kind: str, values: dict[str, object]) -> None:
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config).eval()
     before = model(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits
-    with pytest.raises(UnsupportedModelError, match="train .* on separate sequences") as told:
+    with pytest.raises(UnsupportedModelError, match=r"train .* on separate sequences") as told:
         prepare(model)
     assert type(model).__name__ in str(told.value) or "convolves" in str(told.value)
     after = model(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits

@@ -101,7 +101,7 @@ def test_experts_are_counted_as_the_router_chooses_them():
 
 
 def test_ids_with_a_role_are_not_used():
-    model = make_tiny_model("llama", eos_token_id=[2, 9])
+    model = make_tiny_model("llama", eos_token_id=[2, 9])  # as of models with two ends of a turn
     model.generation_config.eos_token_id = [2, 9, 11]
     ids = find_plain_ids(model).tolist()
     assert ids == [token for token in range(64) if token not in (0, 1, 2, 9, 11)]

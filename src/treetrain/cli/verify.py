@@ -219,6 +219,8 @@ def _tokenizer(args: argparse.Namespace) -> Any:
         return None
 
 
-def _vocabulary(samples: list[Sample], tokenizer: Any) -> int:
+def _vocabulary(samples: list[Sample], tokenizer: Any) -> int | None:
+    if not samples and tokenizer is None:
+        return None
     largest = max((int(sample.tokens.max()) for sample in samples if len(sample)), default=0)
     return max(largest + 1, 0 if tokenizer is None else len(tokenizer))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
+from treetrain.models.special_ids import find_special_ids
 from treetrain.packing.packed_tree import pack_tree
 from treetrain.tree.build import build_prefix_tree
 
@@ -117,10 +118,10 @@ def make_check_sequences(model: PreTrainedModel) -> list[list[int]]:
     Returns:
         Six sequences of token ids.
     """
-    config = model.config.get_text_config()
-    special = {config.pad_token_id, config.bos_token_id, config.eos_token_id}
+    special = find_special_ids(model)
     generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(config.vocab_size, generator=generator).tolist()
+    vocabulary = model.config.get_text_config().vocab_size
+    order = torch.randperm(vocabulary, generator=generator).tolist()
     ids = [token for token in order if token not in special][:16] or [0]
     a, b, c, d, e, f, g, h = (ids[(2 * place) % len(ids)] for place in range(8))
     return [

@@ -177,8 +177,9 @@ class Report:
         """
         verdict = "equal" if self.equal else "NOT EQUAL"
         yield (
-            f"{verdict}: {say_count(self.sequences, 'sequence')}, {self.flat_tokens:,} flat tokens, "
-            f"{self.tree_tokens:,} tree tokens, {self.dtype}, reduction {self.reduction}"
+            f"{verdict}: {say_count(self.sequences, 'sequence')}, "
+            f"{self.flat_tokens:,} flat tokens, {self.tree_tokens:,} tree tokens, {self.dtype}, "
+            f"reduction {self.reduction}"
         )
         yield f"loss            separate {self.loss_separate:.9g}, tree {self.loss_tree:.9g}"
         for comparison in self.comparisons:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -18,6 +17,7 @@ from treetrain.data.sample import Ints, Sample
 from treetrain.errors import UnsupportedModelError, check_number, check_type
 from treetrain.models.guards import check_depth
 from treetrain.models.prepare import PreparedModel
+from treetrain.models.special_ids import find_special_ids
 from treetrain.tree.build import build_prefix_tree
 from treetrain.verification.reach import count_experts, find_sizes
 from treetrain.verification.restore import temporarily_prepared, unchanged
@@ -30,9 +30,6 @@ CHOICES_PER_EXPERT = 4
 MORE = 24
 #: Ids that the sequences need at least, to part from each other.
 FEWEST_IDS = 8
-
-#: How the keys of a config end that give token ids a role.
-_ROLES = ("_token_id", "_token_ids", "_token_index")
 
 Tokens = list[int]
 
@@ -63,7 +60,7 @@ def make_samples_for(model: nn.Module, *, limit_tokens: int | None = None) -> li
         >>> samples = make_samples_for(make_tiny_model("mistral"))  # its window is 4
         >>> len(samples), max(map(len, samples))
         (18, 31)
-    """
+    """  # noqa: DOC502 (finding ids and taking sequences raise)
     check_type("model", model, PreTrainedModel, "a transformers model")
     if limit_tokens is not None:
         check_number("limit_tokens", limit_tokens, whole=True)
@@ -99,21 +96,15 @@ def find_plain_ids(model: PreTrainedModel) -> Ints:
     Raises:
         ValueError: there are fewer than `FEWEST_IDS`.
     """
-    text = model.config.get_text_config()
-    configs: list[Any] = [model.config, text, getattr(model, "generation_config", None)]
-    special: set[int] = set()
-    for config in configs:
-        for name, value in ({} if config is None else config.to_dict()).items():
-            if name.endswith(_ROLES):
-                ids = value if isinstance(value, list | tuple) else [value]
-                special.update(token for token in ids if isinstance(token, int))
-    plain = np.setdiff1d(np.arange(text.vocab_size, dtype=np.int64), list(special))
+    vocabulary = model.config.get_text_config().vocab_size
+    special = np.array(sorted(find_special_ids(model)), dtype=np.int64)
+    plain = np.setdiff1d(np.arange(vocabulary, dtype=np.int64), special)
     if len(plain) < FEWEST_IDS:
         raise ValueError(
             f"model must have at least {FEWEST_IDS} token ids without a role, got {len(plain)} of "
-            f"a vocabulary of {text.vocab_size}; check it on sequences of your own"
+            f"a vocabulary of {vocabulary}; check it on sequences of your own"
         )
-    return plain.astype(np.int64)
+    return plain
 
 
 class _Drawing:
@@ -193,9 +184,7 @@ def _is_possible(model: PreTrainedModel, depth: int) -> bool:
     return True
 
 
-def _take(
-    candidates: Sequence[tuple[str, Tokens]], limit: int | None
-) -> list[tuple[str, Tokens]]:
+def _take(candidates: Sequence[tuple[str, Tokens]], limit: int | None) -> list[tuple[str, Tokens]]:
     """Those that fit into a limit of flat tokens, one after the other."""
     if limit is None:
         return list(candidates)

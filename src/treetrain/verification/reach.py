@@ -131,9 +131,7 @@ def count_experts(
     model = prepared.model
     paths = _leaves(sequences)
     with prepared.undone(), calm(model), uncompiled(model), torch.no_grad():
-        hooks = [
-            module.register_forward_pre_hook(watch, with_kwargs=True) for module in modules
-        ]
+        hooks = [module.register_forward_pre_hook(watch, with_kwargs=True) for module in modules]
         try:
             for done, path in enumerate(paths):
                 on_path(done, len(paths))

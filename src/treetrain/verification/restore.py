@@ -39,9 +39,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def temporarily_prepared(
-    model: nn.Module, backend: str | None = None
-) -> Iterator[PreparedModel]:
+def temporarily_prepared(model: nn.Module, backend: str | None = None) -> Iterator[PreparedModel]:
     """Prepare a model for a while; one that is prepared stays so.
 
     Args:
