@@ -5,6 +5,10 @@ Forward and backward, float32, two threads.
 `pair_bound` is the ratio of attention pairs, which no exact method on the same kernel can beat but
 by the fixed cost of its calls; `pair_fraction` is the measured speed-up over each sequence alone
 held against it. `dense_speedup` is slices over one call with the whole visibility as a mask.
+
+`window_cost_ratio` is the time of slices with a window over that of slices without one;
+`window_pair_ratio` is the same of the pairs that are visible, which no window's cost can be below
+but by what shorter calls save.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from treetrain.tree.build import build_prefix_tree
 from treetrain.tree.metrics import measure_tree
 
 HEADS, KV_HEADS, SIZE, VOCABULARY = 8, 4, 64, 1000
+WIDE = (HEADS, KV_HEADS, KV_HEADS)
+WINDOW = 256
 
 
 def measure(
@@ -36,16 +42,9 @@ def measure(
     tree = build_prefix_tree(sequences)
     packed = pack_tree(tree)
     generator = torch.Generator().manual_seed(seed)
-    wide = (HEADS, KV_HEADS, KV_HEADS)
 
     def inputs(tokens: int) -> list[Tensor]:
-        # [B, T, H, D] seen as [B, H, T, D], the layout in which a model's projections arrive.
-        return [
-            torch.randn(1, tokens, heads, SIZE, generator=generator)
-            .transpose(1, 2)
-            .requires_grad_()
-            for heads in wide
-        ]
+        return [_draw_input(heads, tokens, generator) for heads in WIDE]
 
     on_tree = inputs(tree.num_tokens)
     alone = [inputs(len(sequence)) for sequence in sequences]
@@ -95,6 +94,46 @@ def measure(
     }
 
 
+def measure_window(
+    draw: Callable[[np.random.Generator, int], list[list[int]]],
+    *,
+    window: int,
+    seed: int,
+    rounds: int,
+) -> Figures:
+    torch.set_num_threads(2)
+    tree = build_prefix_tree(draw(np.random.default_rng(seed), VOCABULARY))
+    packed = pack_tree(tree)
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [_draw_input(heads, tree.num_tokens, generator) for heads in WIDE]
+    query, key, value = tensors
+
+    def run(own_window: int | None) -> None:
+        attended = tree_attention(query, key, value, packed, backend="slices", window=own_window)
+        _backward(attended, tensors)
+
+    timings = time_in_turns(
+        {"windowed": partial(run, window), "full": partial(run, None)}, rounds=rounds, settle=True
+    )
+    cost = timings.speedup("windowed", "full")
+    depths = tree.depth_positions
+    return {
+        "tree_tokens": tree.num_tokens,
+        "window": window,
+        "window_cost_ratio": cost.median,
+        "window_cost_low": cost.low,
+        "window_cost_high": cost.high,
+        "window_pair_ratio": float(np.minimum(depths + 1, window).sum() / (depths + 1).sum()),
+        "seconds": timings.spread("windowed").median,
+    }
+
+
+def _draw_input(heads: int, tokens: int, generator: torch.Generator) -> Tensor:
+    # [B, T, H, D] seen as [B, H, T, D], the layout in which a model's projections arrive.
+    drawn = torch.randn(1, tokens, heads, SIZE, generator=generator)
+    return drawn.transpose(1, 2).requires_grad_()
+
+
 def _backward(output: Tensor, inputs: list[Tensor]) -> None:
     torch.autograd.grad(output, inputs, torch.ones_like(output))
 
@@ -114,6 +153,11 @@ def main() -> None:
         name: partial(measure, draw, seed=arguments.seed, rounds=arguments.rounds)
         for name, draw in draws.items()
     }
+    windowed = {"window_path_4096": shapes.single_path, "window_comb_4096": shapes.long_comb}
+    for name, draw in windowed.items():
+        cases[name] = partial(
+            measure_window, draw, window=WINDOW, seed=arguments.seed, rounds=arguments.rounds
+        )
     run_cases(cases, arguments, parser)
 
 

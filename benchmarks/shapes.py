@@ -39,6 +39,16 @@ def star(rng: np.random.Generator, vocabulary: int, *, leaf: int) -> list[list[i
     return [stem + _draw(rng, leaf, vocabulary) for _ in range(1024 // leaf)]
 
 
+def single_path(rng: np.random.Generator, vocabulary: int) -> list[list[int]]:
+    """One sequence of 4,096 tokens."""
+    return [_draw(rng, 4096, vocabulary)]
+
+
+def long_comb(rng: np.random.Generator, vocabulary: int) -> list[list[int]]:
+    """32 steps after 2,048 tokens: each samples 96, of which history keeps a version of 64."""
+    return _steps(rng, vocabulary, steps=32, prompt=2048, sampled=96, kept=64)
+
+
 def _steps(
     rng: np.random.Generator, vocabulary: int, *, steps: int, prompt: int, sampled: int, kept: int
 ) -> list[list[int]]:

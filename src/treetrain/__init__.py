@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from treetrain.tree.metrics import ModelShape, flop_bound, measure_tree
     from treetrain.tree.nodes import build_from_nodes
     from treetrain.tree.prefix_tree import PrefixTree
+    from treetrain.verification.own_samples import make_samples_for
     from treetrain.verification.verify import verify
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ _HOMES = {
     "expert_counts": "losses.router",
     "find_prepared": "models.prepare",
     "flop_bound": "tree.metrics",
+    "make_samples_for": "verification.own_samples",
     "measure_choices": "losses.load_balancing",
     "measure_tree": "tree.metrics",
     "measure_window": "losses.window",
@@ -95,6 +97,7 @@ __all__ = [
     "expert_counts",
     "find_prepared",
     "flop_bound",
+    "make_samples_for",
     "measure_choices",
     "measure_tree",
     "measure_window",

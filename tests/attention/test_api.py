@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from treetrain.attention.api import choose_backend, tree_attention
+from treetrain.attention.api import BACKENDS, choose_backend, tree_attention
+from treetrain.attention.names import BACKEND_NAMES
 from treetrain.errors import UnsupportedModelError
 from treetrain.packing.packed_tree import PackedTree, pack_tree
 from treetrain.testing.trees import worked_example
@@ -35,6 +36,10 @@ def test_a_named_backend_never_falls_back() -> None:
 def test_an_unknown_backend_is_named() -> None:
     with pytest.raises(ValueError, match=r"backend must be 'auto' or one of.*got 'flash'"):
         choose_backend("flash", CPU)
+
+
+def test_the_names_that_are_checked_without_torch_are_those_of_the_backends() -> None:
+    assert ("auto", *BACKENDS) == BACKEND_NAMES
 
 
 def test_softcap_is_computed(packed: PackedTree, make_inputs: Inputs) -> None:

@@ -62,6 +62,12 @@ def inspect_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[st
     return json.loads(capsys.readouterr().out)
 
 
+def test_one_group_is_said_in_the_singular(ids: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(ids)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"{ids}: 3 rows, 3 sequences in 1 group"
+
+
 def test_json_has_the_promised_keys_and_the_worked_example(ids, capsys):
     found = inspect_json(capsys, str(ids))
     assert found.keys() >= KEYS

@@ -7,6 +7,7 @@ import pytest
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
+from treetrain.cli.configs import check_source
 from treetrain.cli.models import load_model
 from treetrain.cli.sources import find_path, without_bars
 from treetrain.cli.tokenizers import load_tokenizer
@@ -33,9 +34,13 @@ def test_a_name_that_can_only_be_a_path_is_refused_without_asking_the_hub(
     name, monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("treetrain.cli.models.reach_hub", pytest.fail)
-    monkeypatch.setattr("treetrain.cli.tokenizers.reach_hub", pytest.fail)
-    for load, kind in ((load_model, "model"), (load_tokenizer, "tokenizer")):
+    for file in ("configs", "models", "tokenizers"):
+        monkeypatch.setattr(f"treetrain.cli.{file}.reach_hub", pytest.fail)
+    for load, kind in (
+        (check_source, "model"),
+        (load_model, "model"),
+        (load_tokenizer, "tokenizer"),
+    ):
         with pytest.raises(ValueError, match=rf"^{kind} must be .*, which does not exist$") as told:
             load(name)
         assert repr(name) in str(told.value)
@@ -53,7 +58,7 @@ def test_the_home_folder_is_found(monkeypatch, tmp_path):
     assert find_path("~", expected="") == tmp_path
 
 
-@pytest.mark.parametrize("load", [load_model, load_tokenizer])
+@pytest.mark.parametrize("load", [check_source, load_model, load_tokenizer])
 def test_without_a_network_an_unknown_name_fails_without_waiting(load, no_network):
     with pytest.raises(ValueError, match="give the path of a folder, or run again where the hub"):
         load("owner/of-no-such-model")

@@ -90,12 +90,21 @@ def test_a_trained_folder_can_be_trained_on_and_set_changes_the_file(config, tmp
         ),
         ("data.files=[/nowhere.jsonl]", "/nowhere.jsonl"),
         ("data.limit_tokens=1", "shortest sequence"),
-        ("tree.backend=magic", "backend must be"),
+        ("tree.backend=magic", "tree.backend: must be one of auto, slices, reference, got 'magic'"),
     ],
 )
 def test_wrong_input_is_2_with_a_message(config, capsys, change, message):
     assert main(["train", str(config), "--set", change]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_is_told_before_rows_are_read(config, capsys):
+    changes = ["model.scratch=null", "model.path=/nowhere/at/all", "data.files=[/nowhere.jsonl]"]
+    words = [word for change in changes for word in ("--set", change)]
+    assert main(["train", str(config), *words]) == 2
+    err = capsys.readouterr().err
+    assert "model must be a folder" in err
+    assert "nowhere.jsonl" not in err
 
 
 def test_an_earlier_run_is_refused_before_anything_is_loaded(config, tmp_path, capsys):

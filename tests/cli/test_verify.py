@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+from time import perf_counter
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModel
 
 from treetrain.attention import reference
 from treetrain.cli.main import main
+from treetrain.testing.models import make_tiny_model
 
 PREFIX = [1, 2, 3, 4, 5, 6]
 ROWS = [
@@ -71,11 +75,12 @@ def test_on_a_pipe_each_stage_is_a_line_on_stderr(file, capsys):
     assert main(["verify", file, "--model", "tiny:llama", "--dtype", "bfloat16"]) == 0
     out, err = capsys.readouterr()
     said = [line for line in err.splitlines() if not line.startswith("note: ")]
-    assert said[0] == f"reading {file}"
-    assert said[1].startswith("3 sequences of 2 groups, 24 flat tokens: one step over each alone")
+    assert said[0] == "checking the model tiny:llama"
+    assert said[1] == f"reading {file}"
     assert said[2] == "loading the model tiny:llama"
+    assert said[3].startswith("3 sequences of 2 groups, 24 flat tokens: one step over each alone")
     stages = ["separate", "tree", "leaks", "float64 separate", "float64 tree"]
-    assert [line.partition(":")[0] for line in said[3:]] == stages
+    assert [line.partition(":")[0] for line in said[4:]] == stages
     assert "reading" not in out
 
 
@@ -105,6 +110,121 @@ def test_limits_take_whole_sequences_and_say_what_was_cut(file, capsys):
 def test_wrong_input_is_2_with_a_message(file, capsys, arguments, message):
     assert main(["verify", file, *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_one_of_something_is_said_in_the_singular(file, capsys):
+    assert main(["verify", file, "--model", "tiny:llama", "--group", "b"]) == 0
+    out, err = capsys.readouterr()
+    assert "1 sequence of 1 group, 9 flat tokens" in err
+    assert out.startswith("equal: 1 sequence, 9 flat tokens")
+
+
+@pytest.mark.parametrize("model", ["tiny:llama", "tiny:qwen3_moe"])
+def test_without_a_file_sequences_are_made_for_the_model(capsys, model):
+    code, report, err = run_json(capsys, "--model", model)
+    assert code == 0
+    assert report["tree_tokens"] < report["flat_tokens"]
+    # Every kind of change found a place.
+    assert all(check["places"] for check in report["leak_checks"])
+    assert "no FILE: " in report["notes"][0]
+    assert report["notes"][0] in err
+    assert [one["feature"] for one in report["reach"]] == (
+        [] if model == "tiny:llama" else ["experts"]
+    )
+    assert all(one["tested"] for one in report["reach"])
+
+
+@pytest.fixture
+def windowed(tmp_path):
+    """A saved model with a window of 40."""
+    make_tiny_model("mistral", sliding_window=40).save_pretrained(tmp_path / "windowed")
+    return str(tmp_path / "windowed")
+
+
+def test_a_made_path_goes_beyond_the_window_unless_the_limit_keeps_it_from_that(windowed, capsys):
+    code, report, _ = run_json(capsys, "--model", windowed)
+    assert code == 0
+    assert report["reach"] == [
+        {"feature": "window", "size": 40, "layers": 4, "tested": True, "longest_path": 49}
+    ]
+    assert main(["verify", "--model", windowed]) == 0
+    assert "window 40       tested: the longest path is 49 tokens\n" in capsys.readouterr().out
+    limit = ["--limit-tokens", "200"]
+    code, report, _ = run_json(capsys, "--model", windowed, *limit)
+    assert code == 0
+    assert report["flat_tokens"] <= 200
+    assert report["reach"] == [
+        {"feature": "window", "size": 40, "layers": 4, "tested": False, "longest_path": 31}
+    ]
+    assert main(["verify", "--model", windowed, *limit]) == 0
+    assert "window 40       not tested: the longest path is 31 tokens\n" in capsys.readouterr().out
+
+
+def test_rows_that_do_not_reach_beyond_the_window_are_told(file, windowed, capsys):
+    code, report, _ = run_json(capsys, file, "--model", windowed)
+    assert code == 0
+    [reach] = report["reach"]
+    assert (reach["tested"], reach["longest_path"]) == (False, 9)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--group", "a"), ("--select", "a=b"), ("--expand", "per_step"), ("--tools", "none")],
+)
+def test_what_is_about_rows_is_refused_without_a_file(capsys, option, value):
+    assert main(["verify", "--model", "tiny:llama", option, value]) == 2
+    assert f"{option}" in capsys.readouterr().err
+
+
+REFUSED = {
+    "mamba": ({"num_hidden_layers": 2, "hidden_size": 16}, "convolves 4 neighbouring tokens"),
+    "t5": ({"num_layers": 1, "d_model": 16, "d_ff": 16, "d_kv": 4}, "is an encoder-decoder"),
+    "bloom": ({"n_layer": 2, "hidden_size": 16, "n_head": 2}, "AttentionInterface"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("with_file", [False, True])
+def test_a_refused_model_is_told_at_set_up(kind, with_file, tmp_path, capsys, monkeypatch):
+    values, reason = REFUSED[kind]
+    config = AutoConfig.for_model(kind, vocab_size=64, **values)
+    with torch.device("cpu"):
+        AutoModel.from_config(config).save_pretrained(tmp_path / kind)
+    for name in ("treetrain.cli.models.load_model", "treetrain.cli.verify.read_file"):
+        monkeypatch.setattr(name, lambda *arguments, **options: pytest.fail("too late"))
+    capsys.readouterr()
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("no row at all")
+    start = perf_counter()
+    code = main(["verify", *([str(rows)] if with_file else []), "--model", str(tmp_path / kind)])
+    seconds = perf_counter() - start
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    told = err.splitlines()
+    assert told[0] == f"checking the model {tmp_path / kind}"
+    assert len(told) == 2
+    assert told[1].startswith("treetrain: ")
+    assert reason in told[1]
+    assert "train" in told[1].partition(reason)[2]
+    print(f"{kind}: refused in {seconds:.2f} s")
+
+
+@pytest.mark.parametrize("model", ["/nowhere/at/all", "tiny:lama", ""])
+def test_a_wrong_name_is_told_before_rows_are_read(tmp_path, capsys, model):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("no row at all")
+    assert main(["verify", str(rows), "--model", model]) == 2
+    err = capsys.readouterr().err
+    assert "model" in err
+    assert "rows.jsonl" not in err
+
+
+def test_a_missing_file_is_told_before_the_model_is_looked_at(tmp_path, capsys):
+    assert main(["verify", str(tmp_path / "gone.jsonl"), "--model", "/nowhere/at/all"]) == 2
+    assert capsys.readouterr().err == (
+        f"treetrain: {tmp_path / 'gone.jsonl'}: No such file or directory\n"
+    )
 
 
 def test_a_model_is_required(file, capsys):

@@ -31,7 +31,7 @@ def hidden_of(handle, sequences):
 
 
 def test_every_token_sees_its_own_path_only_in_any_order_of_siblings(logits_alone):
-    """Source: verl-project/verl#6689."""
+    """Case 1. Source: verl-project/verl#6689."""
     model = make_tiny_model("llama", dtype=torch.float64)
     alone = logits_alone(model, DEEP)
     handle = prepare(model)
@@ -43,7 +43,7 @@ def test_every_token_sees_its_own_path_only_in_any_order_of_siblings(logits_alon
 
 
 def test_a_branch_sees_its_prefix_and_not_the_branch_packed_before_it():
-    """Source: huggingface/transformers#46634."""
+    """Case 4. Source: huggingface/transformers#46634."""
     assert pack(FORK).packed.tokens.tolist() == [[1, 2, 3, 4, 5, 6, 7]]
     assert pack(FORK).packed.depth_positions.tolist() == [[0, 1, 2, 3, 4, 3, 4]]
     handle = prepare(make_tiny_model("llama"))
@@ -56,7 +56,7 @@ def test_a_branch_sees_its_prefix_and_not_the_branch_packed_before_it():
 
 
 def test_the_call_hands_over_an_explicit_mask():
-    """Source: huggingface/transformers#46634."""
+    """Case 4. Source: huggingface/transformers#46634."""
     model = make_tiny_model("llama")
     masks = []
     model.base_model.register_forward_pre_hook(
@@ -70,7 +70,7 @@ def test_the_call_hands_over_an_explicit_mask():
 
 
 def test_a_mask_of_ones_in_a_tree_call_makes_no_sibling_visible():
-    """Source: axolotl-ai-cloud/axolotl#3796."""
+    """Case 5. Source: axolotl-ai-cloud/axolotl#3796."""
     handle = prepare(make_tiny_model("llama"))
 
     def call(sequences):
@@ -92,7 +92,7 @@ def test_a_mask_of_ones_in_a_tree_call_makes_no_sibling_visible():
 
 
 def test_a_mask_that_the_tree_does_not_know_is_refused():
-    """Source: axolotl-ai-cloud/axolotl#3796."""
+    """Case 5. Source: axolotl-ai-cloud/axolotl#3796."""
     handle = prepare(make_tiny_model("llama"))
     packed = pack(FORK).packed
     with pytest.raises(UnsupportedModelError, match="mask of shape"):
@@ -107,7 +107,7 @@ def test_a_mask_that_the_tree_does_not_know_is_refused():
 
 @pytest.mark.parametrize("family", ["gemma3_text", "gpt_oss", "mistral"])
 def test_a_window_of_4_is_counted_on_the_path(family):
-    """Source: sgl-project/sglang#30050."""
+    """Case 6. Source: sgl-project/sglang#30050."""
     model = make_tiny_model(family)
     assert model.config.sliding_window == 4
     prefix = [1, 2, 3, 4, 5, 6]
@@ -118,7 +118,7 @@ def test_a_window_of_4_is_counted_on_the_path(family):
 def test_gradients_survive_recomputation_of_activations(
     gradients_of, assert_same_gradients, use_reentrant
 ):
-    """Source: areal-project/AReaL#889."""
+    """Case 10. Source: areal-project/AReaL#889."""
     model = make_tiny_model("llama").train()
     prepare(model)
     batch = pack(DEEP)
@@ -130,7 +130,7 @@ def test_gradients_survive_recomputation_of_activations(
 
 
 def test_a_training_step_runs_on_a_cpu_without_flex_attention(monkeypatch):
-    """Source: pytorch/pytorch#148752."""
+    """Case 11. Source: pytorch/pytorch#148752."""
 
     def refuse(*arguments, **options):
         raise AssertionError("FlexAttention has no backward pass on a CPU")

@@ -25,7 +25,7 @@ REDUCTIONS = ("path_mean", "sequence_mean", "token_mean", "trajectory_mean", "su
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_sequence_that_ends_inside_another_has_no_target_there(order):
-    """Source: verl-project/verl#6689."""
+    """Case 2. Source: verl-project/verl#6689."""
     sequences = [[1, 2, 3, 4], [1, 2, 3, 4, 5, 6]][::order]
     targets = pack(sequences).targets
     found = {
@@ -39,7 +39,7 @@ def test_a_sequence_that_ends_inside_another_has_no_target_there(order):
 def test_equal_sequences_keep_their_own_advantages(
     train_alone, gradients_of, assert_same_gradients
 ):
-    """Source: verl-project/verl#6689."""
+    """Case 3. Source: verl-project/verl#6689."""
     prefix, a, b = [1, 2, 3], [4, 5], [6, 7]
     sequences = [prefix + a, prefix + b, prefix + a]
     advantages = [1.0, -1.0, 0.5]
@@ -84,7 +84,7 @@ def make_groups(named):
 def test_packing_and_accumulation_do_not_change_the_gradient(
     gradients_of, assert_same_gradients, reduction
 ):
-    """Source: modelscope/ms-swift#10117."""
+    """Case 14. Source: modelscope/ms-swift#10117."""
     model = make_tiny_model("llama", dtype=torch.float64)
     prepare(model)
     ways = {
@@ -105,7 +105,7 @@ def test_packing_and_accumulation_do_not_change_the_gradient(
 
 
 def test_how_many_sequences_a_trajectory_became_counts_as_the_reduction_says(train_alone):
-    """Source: rllm-org/rllm#512."""
+    """Case 15. Source: rllm-org/rllm#512."""
     x = [[*range(1, 3 + step), 10 + step, 20] for step in range(3)] + [[5, 6, 7], [5, 6]]
     y = [[8, 9, 10, 11, 12]]
     samples = [Sample(tokens, trajectory="X") for tokens in x]
@@ -137,7 +137,7 @@ def test_how_many_sequences_a_trajectory_became_counts_as_the_reduction_says(tra
 
 
 def test_the_end_of_one_root_never_predicts_the_next_root():
-    """Source: verl-project/verl#6564."""
+    """Case 16. Source: verl-project/verl#6564."""
     sequences = [[1, 2], [7, 8]]
     for batch in (pack(sequences), pack([Sample(s, group=s[0]) for s in sequences])):
         tokens = batch.packed.tokens[0].tolist()

@@ -97,6 +97,12 @@ def test_partings_agree_with_a_count_by_hand(sequences):
     )
 
 
+def test_the_first_sequence_through_a_branch_says_where_it_was_read():
+    tree = build_prefix_tree([[*PREFIX, *LONG], [], [*PREFIX, 7, 8, 9], [*PREFIX, 7, 8]])
+    assert [p.source for p in find_partings(tree, ["a:1", "a:2", "a:3", "a:4"])] == ["a:3"]
+    assert [p.source for p in find_partings(tree)] == [None]
+
+
 def test_partings_of_several_trees_are_summed():
     trees = [
         build_prefix_tree([[1, *LONG], [1, 9, 8]]),

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from treetrain.training.config import load_config
@@ -71,6 +75,9 @@ def test_overrides_are_read_as_yaml_at_their_place(tmp_path):
         ("seed=99999999999999999999", "seed: .*less than or equal to 9223372036854775807"),
         ("optimizer.lr=1e300", "optimizer.lr: .*less than or equal to 1000000"),
         ("output=some/folder", "output must be another folder than model.path"),
+        ("tree.backend=magic", "tree.backend: must be one of auto, .*, got 'magic'"),
+        ("tree.backend=null", "tree.backend: "),
+        ("data.select={trial: [0]}", "data.select.trial: .*string, got .0."),
         ("optimizer.lr=fast", "optimizer.lr: .*got 'fast'"),
         ("steps", "--set must be KEY.KEY=VALUE, got 'steps'"),
         ("output.x=1", "'output' must be a mapping, got 'out'"),
@@ -80,6 +87,27 @@ def test_overrides_are_read_as_yaml_at_their_place(tmp_path):
 def test_a_wrong_value_is_refused_by_name(tmp_path, override, message):
     with pytest.raises(ValueError, match=message):
         load(tmp_path, TEXT, override)
+
+
+@pytest.mark.parametrize(
+    ("written", "text"), [("0", "0"), ("'0'", "0"), ("0.5", "0.5"), ("true", "True"), ("a", "a")]
+)
+def test_rows_are_selected_by_numbers_as_by_text(tmp_path, written, text):
+    config = load(tmp_path, TEXT, f"data.select={{trial: {written}}}")
+    assert config.data.select == {"trial": text}
+    # As rows are compared: the text of what JSON reads.
+    assert written in ("'0'", "a") or str(json.loads(written)) == text
+
+
+def test_a_configuration_is_read_without_torch(tmp_path):
+    load(tmp_path)
+    code = (
+        "import sys; from treetrain.training.config import load_config;"
+        f"load_config({str(tmp_path / 'run.yaml')!r});"
+        "print({'torch', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_a_reduction_must_be_chosen(tmp_path):

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from treetrain.attention import reference, slices
+from treetrain.attention.names import check_backend
 from treetrain.errors import UnsupportedModelError
 from treetrain.packing.packed_tree import PackedTree
 
-#: Backends by name, the preferred first.
+#: Backends by name, the preferred first; the names are those of `names.BACKEND_NAMES`.
 BACKENDS = {"slices": slices, "reference": reference}
 
 
@@ -35,9 +36,13 @@ def choose_backend(
         ValueError: if no backend has that name.
         UnsupportedModelError: if the named backend, or under "auto" every backend, refuses the
             layer.
-    """
-    if backend != "auto" and backend not in BACKENDS:
-        raise ValueError(f"backend must be 'auto' or one of {list(BACKENDS)}, got {backend!r}")
+    """  # noqa: DOC503 (check_backend raises ValueError)
+    check_backend(backend)
+    if backend not in ("auto", *BACKENDS):
+        raise ValueError(
+            f"backend must be 'auto' or one of {list(BACKENDS)} for a layer, got {backend!r}, "
+            "which prepare(model) takes for a whole model"
+        )
     reasons = []
     for name in BACKENDS if backend == "auto" else [backend]:
         reason = BACKENDS[name].explain_unsupported(device, softcap=softcap, has_sinks=has_sinks)

@@ -6,40 +6,20 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treetrain.cli.sources import explain, find_path, find_reason, reach_hub, without_bars
-from treetrain.cli.tokenizers import SMOLLM2, find_smollm2
+from treetrain.cli.configs import (
+    TINY,
+    explain_source,
+    explain_unmade,
+    locate_model,
+    make_config,
+    make_tiny_config,
+)
+from treetrain.cli.sources import reach_hub, without_bars
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
-TINY = "tiny:"
 DTYPES = ("float32", "float64", "bfloat16")
-
-#: Sizes of a model for trying things out, under every name that families give them.
-TINY_SIZES: dict[str, int] = {
-    "hidden_size": 64,
-    "n_embd": 64,
-    "intermediate_size": 128,
-    "moe_intermediate_size": 32,
-    "num_hidden_layers": 4,
-    "n_layer": 4,
-    "num_attention_heads": 4,
-    "n_head": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "query_pre_attn_scalar": 16,
-    "n_routed_experts": 4,
-    "n_group": 1,
-    "topk_group": 1,
-    "q_lora_rank": 32,
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 16,
-}
 
 
 def load_model(
@@ -74,21 +54,11 @@ def load_model(
 
     text = str(name)
     if text.startswith(TINY):
-        sizes: dict[str, Any] = {"vocab_size": vocabulary or 1024}
-        for key in ("max_position_embeddings", "n_positions"):
-            sizes[key] = max(positions or 0, 2048)
-        return make_model(
-            text.removeprefix(TINY),
-            {**TINY_SIZES, **sizes},
-            dtype=dtype,
-            attention=attention,
-            seed=seed,
-            skip_unknown=True,
+        config = make_tiny_config(
+            text.removeprefix(TINY), vocabulary=vocabulary, positions=positions
         )
-    expected = f"model must be a folder, a .gguf file, '{SMOLLM2}', '{TINY}TYPE' or a model's name"
-    path = find_smollm2() if text == SMOLLM2 else find_path(name, expected=expected)
-    if path.is_dir() and not (path / "config.json").is_file():
-        path = next(iter(sorted(path.glob("*.gguf"))), path)
+        return _make(config, dtype=dtype, attention=attention, seed=seed)
+    path = locate_model(name)
     arguments: dict[str, Any] = {
         "dtype": getattr(torch, dtype),
         "attn_implementation": attention,
@@ -112,8 +82,7 @@ def load_model(
                 )
     # transformers raises whatever the file format, the hub's client or the missing package raises.
     except Exception as error:
-        kind = "folder" if path.is_dir() else "file" if path.is_file() else "name"
-        raise ValueError(f"{expected}, got the {kind} {text!r} {explain(error, no_hub)}") from error
+        raise ValueError(explain_source(text, path, error, no_hub=no_hub)) from error
     return _ready(model, dtype)
 
 
@@ -134,7 +103,6 @@ def make_model(
     dtype: str = "float32",
     attention: str | None = None,
     seed: int = 0,
-    skip_unknown: bool = False,
 ) -> PreTrainedModel:
     """Makes a model with random weights.
 
@@ -144,48 +112,15 @@ def make_model(
         dtype: one of `DTYPES`.
         attention: attention implementation, "sdpa" or "eager"; None: transformers' choice.
         seed: seed of the weights; the global generator is left alone.
-        skip_unknown: whether values that the type's configuration does not have are left out.
 
     Returns:
         The model, in eval mode, without dropout where the configuration does not ask for it.
 
     Raises:
         ValueError: the type is unknown, has no such value, or its model cannot be made.
-    """
-    from difflib import get_close_matches
-
-    import torch
-    from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
-
-    if model_type not in CONFIG_MAPPING:
-        close = get_close_matches(model_type, list(CONFIG_MAPPING), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"model type must be one of transformers, got {model_type!r}{hint}")
-    default = AutoConfig.for_model(model_type)
-    unknown = [key for key in values if not hasattr(default, key)]
-    if unknown and not skip_unknown:
-        close = get_close_matches(unknown[0], list(default.to_dict()), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"a configuration of {model_type} has no value {unknown[0]!r}{hint}")
-    chosen = {key: value for key, value in values.items() if key not in unknown}
-    if skip_unknown and hasattr(default, "kv_lora_rank"):
-        # Compressed keys and values are spread out to every query head.
-        chosen["num_key_value_heads"] = chosen["num_attention_heads"]
-    for key in ("attn_pdrop", "resid_pdrop", "embd_pdrop"):
-        # Old types drop by default; a shared token cannot be dropped once per sequence.
-        if hasattr(default, key):
-            chosen.setdefault(key, 0.0)
-    try:
-        config = AutoConfig.for_model(model_type, **chosen)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-    # A configuration checks itself in its own ways.
-    except Exception as error:
-        raise ValueError(
-            f"a model of type {model_type!r} cannot be made: {find_reason(error)}"
-        ) from error
-    return _ready(model.to(getattr(torch, dtype)), dtype)
+    """  # noqa: DOC502 (making the config and the model raises)
+    config = make_config(model_type, values)
+    return _make(config, dtype=dtype, attention=attention, seed=seed)
 
 
 def move_model(model: PreTrainedModel, device: str) -> None:
@@ -206,6 +141,22 @@ def move_model(model: PreTrainedModel, device: str) -> None:
     except (RuntimeError, AssertionError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"device must be one that torch finds, got {device!r}: {first}") from error
+
+
+def _make(
+    config: PreTrainedConfig, *, dtype: str, attention: str | None, seed: int
+) -> PreTrainedModel:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    # A model checks its configuration in its own ways.
+    except Exception as error:
+        raise ValueError(explain_unmade(config.model_type, error)) from error
+    return _ready(model.to(getattr(torch, dtype)), dtype)
 
 
 def _ready(model: PreTrainedModel, dtype: str) -> PreTrainedModel:

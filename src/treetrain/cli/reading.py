@@ -21,13 +21,20 @@ OPTIONS = {
 DEMO_TEMPLATE = Path(__file__).parents[1] / "demo" / "tokenizer" / "chat_template.jinja"
 
 
-def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
+def add_reading_arguments(parser: argparse.ArgumentParser, *, without: str | None = None) -> None:
     """Adds the arguments that say how a file of rows is read; `read_file` takes their values.
 
     Args:
         parser: parser of any verb that reads rows.
+        without: what happens without a file, for the help; None: there must be one.
     """
-    parser.add_argument("file", metavar="FILE", type=Path, help="JSON lines, or one JSON array")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        nargs=None if without is None else "?",
+        help="JSON lines, or one JSON array" + ("" if without is None else f"; {without}"),
+    )
     parser.add_argument(
         "--tokenizer",
         metavar="T",

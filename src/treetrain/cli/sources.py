@@ -130,6 +130,23 @@ def without_bars() -> Iterator[None]:
             disable_progress_bars()
 
 
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keeps transformers from warning of what a look at a model brings up, of missing kernels say.
+
+    Yields:
+        While only its errors are written.
+    """
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
 def _is_path(name: str) -> bool:
     if name.startswith((".", "~")) or os.path.isabs(name) or name.endswith(".gguf"):
         return True

@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     # The configuration is checked before anything that takes seconds is imported.
     import torch
 
+    from treetrain.cli.configs import check_source
     from treetrain.cli.models import move_model
     from treetrain.cli.reading import read_template
     from treetrain.cli.sources import without_bars
@@ -58,8 +59,11 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.training.run import claim_output, run_training
 
     progress = Progress()
-    progress("reading the data")
     claim_output(Path(config.output), overwrite=config.overwrite)
+    if config.model.path is not None:
+        # What a name or a config can tell is told before rows are read and weights loaded.
+        check_source(config.model.path, attention=config.model.attention)
+    progress("reading the data")
     tokenizer = load_tokenizer(config.tokenizer or config.model.path or "")
     template = read_template(config.data.chat_template)
     if template is not None:

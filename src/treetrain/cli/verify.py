@@ -1,4 +1,7 @@
-"""`treetrain verify`: checks that trees equal separate sequences on your model and your data."""
+"""`treetrain verify`: checks that trees equal separate sequences on your model and your data.
+
+Without data, sequences are made for the model.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,20 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from treetrain.attention.names import BACKEND_NAMES, check_backend
 from treetrain.cli.reading import add_reading_arguments, read_file
+from treetrain.wording import say_count
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from treetrain.data.sample import Sample
+    from treetrain.progress import Progress
 
 EXIT_EQUAL = 0
 EXIT_NOT_EQUAL = 1
+#: Longest sequence of a tiny model that no file decides, tokens.
+OWN_POSITIONS = 16_384
 REDUCTIONS = ("path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum")
 
 
@@ -23,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: parser of this verb.
     """
-    add_reading_arguments(parser)
+    add_reading_arguments(parser, without="sequences are made for the model where it is left out")
     parser.add_argument(
         "--model",
         metavar="M",
@@ -50,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit-tokens",
         metavar="N",
         type=int,
-        help="whole sequences up to N flat tokens, first those that share a prefix and branch",
+        help="whole sequences up to N flat tokens, first those that share a prefix and branch; of "
+        "sequences made for the model, those beyond its windows as far as they fit",
     )
     parser.add_argument(
         "--max-tokens",
@@ -59,7 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tree tokens of one packed row (default: everything in one row)",
     )
     parser.add_argument(
-        "--backend", metavar="B", help="attention backend: slices or reference (default: auto)"
+        "--backend",
+        metavar="B",
+        default=BACKEND_NAMES[0],
+        help=f"attention backend: {', '.join(BACKEND_NAMES[1:])} (default: {BACKEND_NAMES[0]})",
     )
     parser.add_argument(
         "--attention",
@@ -73,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Reads the file, checks, prints.
+    """Checks the model, reads the file or makes sequences for the model, checks them, prints.
 
     Args:
         args: parsed arguments.
@@ -81,43 +95,46 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         Exit code: 0 equal, 1 not equal.
     """
-    from treetrain.cli.limits import limit_to_shared, select_groups
-    from treetrain.cli.models import load_model, move_model
-    from treetrain.cli.tokenizers import load_tokenizer
+    from treetrain.cli.configs import check_source
     from treetrain.progress import Progress
+
+    check_backend(args.backend)
+    _check_file(args)
+    progress = Progress()
+    progress(f"checking the model {args.model}")
+    # What a name or a config can tell is told before rows are read and weights loaded.
+    check_source(args.model, attention=args.attention)
+    from treetrain.cli.models import load_model, move_model
+    from treetrain.models.prepare import prepare
     from treetrain.verification.verify import verify
 
-    progress = Progress()
-    progress(f"reading {args.file}")
-    tokenizer = _tokenizer(args, load_tokenizer)
-    samples, reading = read_file(args, tokenizer)
-    notes = reading.notes()
-    samples, note = select_groups(samples, args.group)
-    notes += note
-    samples, note = limit_to_shared(samples, args.limit_tokens)
-    notes += note
-    progress.wipe()
-    for line in notes:
-        print(f"note: {line}", file=sys.stderr)
-    groups = len({sample.group for sample in samples})
-    progress(
-        f"{len(samples)} sequences of {groups} groups, {sum(map(len, samples)):,} flat tokens: one "
-        f"step over each alone, one on trees, then single tokens altered to find leaks"
-    )
+    tokenizer = _tokenizer(args)
+    samples, notes = ([], []) if args.file is None else _read(args, tokenizer, progress)
     progress(f"loading the model {args.model}")
     model = load_model(
         args.model,
         dtype=args.dtype,
         attention=args.attention,
         vocabulary=_vocabulary(samples, tokenizer),
-        positions=max(map(len, samples)),
+        positions=max(map(len, samples), default=OWN_POSITIONS),
     )
     move_model(model, args.device)
+    prepare(model, args.backend)
+    if args.file is None:
+        samples, notes = _make(model, args.limit_tokens)
+    progress.wipe()
+    for line in notes:
+        print(f"note: {line}", file=sys.stderr)
+    groups = len({sample.group for sample in samples})
+    progress(
+        f"{say_count(len(samples), 'sequence')} of {say_count(groups, 'group')}, "
+        f"{sum(map(len, samples)):,} flat tokens: one step over each alone, one on trees, then "
+        "single tokens altered to find leaks"
+    )
     report = verify(
         model,
         samples,
         args.reduction,
-        backend=args.backend,
         max_tokens=args.max_tokens,
         raise_on_difference=False,
         on_progress=progress,
@@ -130,20 +147,80 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_EQUAL if report.equal else EXIT_NOT_EQUAL
 
 
-def _tokenizer(args: argparse.Namespace, load: Any) -> Any:
-    """The tokenizer that was named, or the model's own where it has one."""
+def _check_file(args: argparse.Namespace) -> None:
+    """Refuses a file that is not there, and options that mean nothing without one."""
+    if args.file is not None:
+        # Asked for here, so that a wrong name is told before the model is looked at.
+        args.file.stat()
+        return
+    given = [
+        option
+        for option, value in (
+            ("--group", args.group),
+            ("--select", args.select),
+            ("--tools", args.tools),
+            ("--chat-template", args.chat_template),
+            ("--template-variable", args.template_variable),
+            ("--expand per_step", args.expand != "whole"),
+        )
+        if value
+    ]
+    if given:
+        raise ValueError(
+            f"{given[0]} must come with FILE, whose rows it is about, got none; without FILE "
+            "sequences are made for the model"
+        )
+
+
+def _read(
+    args: argparse.Namespace, tokenizer: Any, progress: Progress
+) -> tuple[list[Sample], list[str]]:
+    """The sequences of the file that are asked for, and what is to be known of them."""
+    from treetrain.cli.limits import limit_to_shared, select_groups
+
+    progress(f"reading {args.file}")
+    samples, reading = read_file(args, tokenizer)
+    notes = reading.notes()
+    samples, note = select_groups(samples, args.group)
+    notes += note
+    samples, note = limit_to_shared(samples, args.limit_tokens)
+    return samples, notes + note
+
+
+def _make(model: PreTrainedModel, limit: int | None) -> tuple[list[Sample], list[str]]:
+    """Sequences made for the model, and what they cost."""
+    from treetrain.verification.own_samples import make_samples_for
+
+    samples = make_samples_for(model, limit_tokens=limit)
+    longest = max(map(len, samples))
+    note = (
+        f"no FILE: {say_count(len(samples), 'sequence')} made for the model, "
+        f"{sum(map(len, samples)):,} flat tokens, the longest {longest:,}; the check is a training "
+        "step over each, and a step and eleven forward passes over their trees; --limit-tokens N "
+        "takes fewer"
+    )
+    return samples, [note]
+
+
+def _tokenizer(args: argparse.Namespace) -> Any:
+    """The tokenizer that was named, or the model's own where it has one and rows are read."""
+    from treetrain.cli.configs import TINY
+    from treetrain.cli.tokenizers import load_tokenizer
+
     if args.tokenizer is not None:
-        return load(args.tokenizer)
-    if args.model.startswith("tiny:"):
+        return load_tokenizer(args.tokenizer)
+    if args.file is None or args.model.startswith(TINY):
         return None
     try:
-        return load(args.model)
+        return load_tokenizer(args.model)
     except ValueError as error:
         # Rows of token ids need none; rows of text will ask for it by name.
         print(f"note: no tokenizer of the model was found: {error}", file=sys.stderr)
         return None
 
 
-def _vocabulary(samples: list[Sample], tokenizer: Any) -> int:
+def _vocabulary(samples: list[Sample], tokenizer: Any) -> int | None:
+    if not samples and tokenizer is None:
+        return None
     largest = max((int(sample.tokens.max()) for sample in samples if len(sample)), default=0)
     return max(largest + 1, 0 if tokenizer is None else len(tokenizer))

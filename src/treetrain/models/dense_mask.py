@@ -129,7 +129,7 @@ def check_all_attend(model: PreTrainedModel, decoder: nn.Module, packed: PackedT
     layers = model.config.get_text_config().num_hidden_layers
     if attention.count < layers:
         raise UnsupportedModelError(
-            f"only {attention.count} of the {layers} layers of {type(model).__name__} attend to all "
-            "tokens; layers of another kind (recurrent, convolution, sparse attention) would run "
+            f"only {attention.count} of the {layers} layers of {type(model).__name__} attend to "
+            "all tokens; layers of another kind (recurrent, convolution, sparse attention) would run "
             "from one branch into the next; train it on separate sequences"
         )

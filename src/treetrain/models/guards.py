@@ -107,7 +107,7 @@ def check_wrappers(model: nn.Module) -> None:
 def refuse_tree_call(module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     """Refuse a tree in a call of the whole model; a pre-hook of prepared models.
 
-    The whole model would shift labels in packed order, and fill a cache that no path can go on from.
+    The whole model would shift labels in packed order, and fill a cache that no path goes on from.
 
     Args:
         module: the prepared model.

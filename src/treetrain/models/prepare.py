@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from treetrain.attention.names import check_backend
 from treetrain.errors import RandomModelError, UnsupportedModelError, check_type
 from treetrain.models.adapters import (
     adapters_draw,
@@ -349,6 +350,7 @@ def _prepare(wrapper: nn.Module, backend: str) -> PreparedModel:
     check_model(model)
     assert isinstance(model, PreTrainedModel)
     check_wrappers(model)
+    check_backend(backend)
     register_attention()
     with calm(wrapper), uncompiled(wrapper):
         sequences = make_check_sequences(model)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.head import Head
-from treetrain.models.self_check import special_ids
+from treetrain.models.special_ids import find_special_ids
 
 #: Makes hidden states so large on their way into the layer that a cap of its values shows.
 _ENLARGEMENT = 64
@@ -111,7 +111,7 @@ def find_score(model: PreTrainedModel, decoder: nn.Module, tokens: Tensor) -> Sc
         # A pooling may look for such an id, as the usual one does for padding.
         padding = getattr(model.config.get_text_config(), "pad_token_id", None)
         first, second = tokens[0, :2].tolist()
-        for special in sorted(special_ids(model) - {padding}):
+        for special in sorted(find_special_ids(model) - {padding}):
             if 0 <= special < vocabulary:
                 row = torch.tensor([[first, special, second, special]], device=tokens.device)
                 _, values, logits = _watch(model, layer, row)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
+from treetrain.models.special_ids import find_special_ids
 from treetrain.models.wrappers import is_compiled, is_compiled_wrapper
 from treetrain.packing.packed_tree import pack_tree
 from treetrain.tree.build import build_prefix_tree
@@ -102,24 +103,6 @@ def draws_at_random(decoder: nn.Module, tokens: Tensor) -> bool:
     return not torch.equal(*results)
 
 
-def special_ids(model: PreTrainedModel) -> set[int]:
-    """Token ids that a model's config gives a part of their own: begin, end, padding.
-
-    Args:
-        model: the model.
-
-    Returns:
-        The ids; a config may name none, one or several for each part.
-    """
-    config = model.config.get_text_config()
-    ids: set[int] = set()
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        named = getattr(config, name, None)
-        several = isinstance(named, list | tuple)
-        ids.update(named if several else () if named is None else (named,))
-    return ids
-
-
 def make_check_sequences(model: PreTrainedModel) -> list[list[int]]:
     """Make sequences whose tree has depth 3, a strict prefix, uneven siblings and two roots.
 
@@ -129,10 +112,10 @@ def make_check_sequences(model: PreTrainedModel) -> list[list[int]]:
     Returns:
         Six sequences of token ids.
     """
-    config = model.config.get_text_config()
-    special = special_ids(model)
+    special = find_special_ids(model)
     generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(config.vocab_size, generator=generator).tolist()
+    vocabulary = model.config.get_text_config().vocab_size
+    order = torch.randperm(vocabulary, generator=generator).tolist()
     ids = [token for token in order if token not in special][:16] or [0]
     a, b, c, d, e, f, g, h = (ids[(2 * place) % len(ids)] for place in range(8))
     return [

@@ -115,7 +115,7 @@ def inspect_samples(samples: Sequence[Sample], *, shape: ModelShape = DEFAULT_SH
                 flop_bound=flop_bound(tree, shape),
                 targets=targets,
                 targets_flat=targets_flat,
-                partings=find_partings(tree),
+                partings=find_partings(tree, [sample.source for sample in own]),
             )
         )
     total = _sum([count.metrics for count in groups])

@@ -7,7 +7,7 @@ stripped thought, a time stamp) begin alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +33,7 @@ class Parting:
             `REPEAT_WINDOW` equal tokens: what would be shared, had the paths not parted.
         depth: depth position of the largest of the branches.
         sequences: sequences through it.
+        source: where one of them was read, for example "data.jsonl:17: messages[8]", or None.
         before: tokens before it on its path, the last few, int64.
         branch: its first tokens, int64.
         sibling: first tokens of its larger sibling, int64.
@@ -44,16 +45,18 @@ class Parting:
     repeated: int
     depth: int
     sequences: int
+    source: str | None
     before: Ints
     branch: Ints
     sibling: Ints
 
 
-def find_partings(tree: PrefixTree) -> list[Parting]:
+def find_partings(tree: PrefixTree, sources: Sequence[str | None] = ()) -> list[Parting]:
     """Finds where sharing ends and what that costs.
 
     Args:
         tree: the tree of one group.
+        sources: where each of its sequences was read, in the tree's order; empty: nobody knows.
 
     Returns:
         One parting for each first token, those with the most repeated tokens first, then those with
@@ -82,6 +85,7 @@ def find_partings(tree: PrefixTree) -> list[Parting]:
                 repeated=int(repeated_of[kind]),
                 depth=int(tree.depth_starts[light]),
                 sequences=int(tree.path_counts[light]),
+                source=_source(tree, light, sources),
                 before=_before(tree, light),
                 branch=_beginning(tree, light),
                 sibling=_beginning(tree, heavy),
@@ -152,6 +156,16 @@ def _repeated_tokens(tree: PrefixTree, lights: Ints, heavies: Ints) -> Ints:
     added = np.where(fresh, REPEAT_WINDOW, np.minimum(gaps, REPEAT_WINDOW))
     np.add.at(result, owners, added)
     return result
+
+
+def _source(tree: PrefixTree, node: int, sources: Sequence[str | None]) -> str | None:
+    """Where the first of the sequences through a node was read."""
+    if not sources:
+        return None
+    ends = tree.node_starts[tree.sequence_nodes]
+    below = (ends >= tree.node_starts[node]) & (ends < tree.subtree_ends[node])
+    # An empty sequence ends in no node: its -1 reads the last entry, which lies below nothing.
+    return sources[int(np.argmax(below))]
 
 
 def _beginning(tree: PrefixTree, node: int) -> Ints:

@@ -9,6 +9,7 @@ from treetrain.data.report import ReadReport
 from treetrain.report.inspection import Inspection
 from treetrain.report.partings import Parting
 from treetrain.tree.metrics import TreeMetrics
+from treetrain.wording import say_count
 
 GROUPS_SHOWN = 20
 PARTINGS_SHOWN = 5
@@ -77,8 +78,8 @@ def as_text(inspection: Inspection, report: ReadReport, decode: Decode | None) -
     """
     total, shape = inspection.total, inspection.shape
     lines = [
-        f"{report.path}: {report.rows} rows, {total.sequences} sequences in "
-        f"{len(inspection.groups)} groups",
+        f"{report.path}: {say_count(report.rows, 'row')}, "
+        f"{say_count(total.sequences, 'sequence')} in {say_count(len(inspection.groups), 'group')}",
         *(f"  note: {note}" for note in report.notes()),
         "",
         CAPTION,
@@ -90,7 +91,7 @@ def as_text(inspection: Inspection, report: ReadReport, decode: Decode | None) -
         lines.append(_row(name, count.metrics, count.flop_bound, count.targets))
     hidden = len(inspection.groups) - GROUPS_SHOWN
     if hidden > 0:
-        lines.append(f"... and {hidden} more groups (all of them with --json)")
+        lines.append(f"... and {say_count(hidden, 'more group')} (all of them with --json)")
     lines += [
         _row("all", total, inspection.flop_bound, inspection.targets),
         "",
@@ -148,6 +149,7 @@ def _parting(parting: Parting, decode: Decode | None) -> Json:
         "repeated": parting.repeated,
         "depth": parting.depth,
         "sequences": parting.sequences,
+        "source": parting.source,
         "before": parting.before.tolist(),
         "branch": parting.branch.tolist(),
         "sibling": parting.sibling.tolist(),
@@ -160,6 +162,11 @@ def _parting(parting: Parting, decode: Decode | None) -> Json:
     return found
 
 
+def _branches(parting: Parting) -> str:
+    alike = "" if parting.places == 1 else " that begin alike"
+    return say_count(parting.places, "branch") + alike
+
+
 def _parting_lines(inspection: Inspection, decode: Decode | None) -> list[str]:
     if not inspection.partings:
         return []
@@ -170,8 +177,10 @@ def _parting_lines(inspection: Inspection, decode: Decode | None) -> list[str]:
             for tokens in (parting.before, parting.branch, parting.sibling)
         )
         lines += [
-            f"  {parting.places} branches that begin alike: {parting.tokens} tokens, "
-            f"{parting.repeated} of them repeated; for example at depth {parting.depth}",
+            f"  {_branches(parting)}: {say_count(parting.tokens, 'token')}, "
+            f"{parting.repeated:,} of them repeated; "
+            f"{'' if parting.places == 1 else 'for example '}at depth {parting.depth}"
+            f"{'' if parting.source is None else f' of {parting.source}'}",
             f"    after   {before}",
             f"    branch  {branch}",
             f"    beside  {sibling}",

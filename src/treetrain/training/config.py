@@ -17,8 +17,11 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    field_validator,
     model_validator,
 )
+
+from treetrain.attention.names import BACKEND_NAMES
 
 Dtype = Literal["float32", "bfloat16", "float64"]
 
@@ -30,8 +33,14 @@ def _refuse_bool(value: Any) -> Any:
     return value
 
 
+def _write_number(value: Any) -> Any:
+    # Fields are compared as text, and YAML reads 0 as a number.
+    return str(value) if isinstance(value, int | float) else value
+
+
 Whole = Annotated[int, BeforeValidator(_refuse_bool), Field(le=2**63 - 1)]
 Number = Annotated[float, BeforeValidator(_refuse_bool)]
+Text = Annotated[str, BeforeValidator(_write_number)]
 Decay = Annotated[Number, Field(ge=0, lt=1)]
 #: Far above what makes sense, and far below what float32 cannot hold.
 LARGEST = 1e6
@@ -83,7 +92,7 @@ class DataConfig(_Part):
         files: one file or several.
         expand: one sequence per conversation, or one per assistant message.
         tools: JSON file of tool schemas, or "none"; None: `tools.json` beside each file, if any.
-        select: values that fields of a row must have.
+        select: values that fields of a row must have, text or numbers.
         chat_template: Jinja file, or "demo"; None: the tokenizer's own.
         template_variables: further variables of the chat template.
         unrendered: what happens to tools and calls that the template leaves out.
@@ -94,7 +103,7 @@ class DataConfig(_Part):
     files: list[str] = Field(min_length=1)
     expand: Literal["whole", "per_step"] = "whole"
     tools: str | None = None
-    select: dict[str, str] = {}
+    select: dict[str, Text] = {}
     chat_template: str | None = None
     template_variables: dict[str, Any] = {}
     unrendered: Literal["refuse", "count"] = "refuse"
@@ -114,11 +123,18 @@ class TreeConfig(_Part):
 
     Attributes:
         max_tokens: tree tokens of one packed row.
-        backend: attention backend.
+        backend: attention backend, one of `BACKEND_NAMES`.
     """
 
     max_tokens: Whole = Field(8192, ge=1)
     backend: str = "auto"
+
+    @field_validator("backend")
+    @classmethod
+    def _known_backend(cls, name: str) -> str:
+        if name not in BACKEND_NAMES:
+            raise ValueError(f"must be one of {', '.join(BACKEND_NAMES)}")
+        return name
 
 
 class OptimizerConfig(_Part):

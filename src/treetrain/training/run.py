@@ -25,6 +25,7 @@ from treetrain.training.saving import CONFIG, remove_model, save_model
 from treetrain.training.trainer import StepMetrics, pack_shuffled, train_steps
 from treetrain.verification.equivalence import Report
 from treetrain.verification.verify import verify
+from treetrain.wording import say_count
 
 METRICS = "metrics.jsonl"
 
@@ -197,8 +198,8 @@ def describe_batches(batches: Sequence[Batch]) -> str:
     tree = sum(batch.num_tokens for batch in batches)
     sequences = sum(batch.num_sequences for batch in batches)
     text = (
-        f"data: {sequences} sequences, {flat:,} flat tokens, {tree:,} tree tokens "
-        f"({flat / max(tree, 1):.2f}x) in {len(batches)} packed rows"
+        f"data: {say_count(sequences, 'sequence')}, {flat:,} flat tokens, {tree:,} tree tokens "
+        f"({flat / max(tree, 1):.2f}x) in {say_count(len(batches), 'packed row')}"
     )
     again = sum(batch.duplicated_tokens for batch in batches)
     if again:

@@ -9,6 +9,8 @@ from typing import Any
 
 from treetrain.verification.comparison import Comparison
 from treetrain.verification.leaks import LeakCheck
+from treetrain.verification.reach import Reach
+from treetrain.wording import say_count
 
 LEGEND = (
     "step: parameters after one step of SGD; order: log-probabilities, sequences turned round",
@@ -63,6 +65,7 @@ class Report:
         step: every trainable parameter after one step of plain gradient descent.
         structure: narrow dtypes only: log-probabilities and gradients of the same trees in float64.
         leak_checks: what moved when a token was altered, or the order of the sequences.
+        reach: windows and chunks of the model that the paths go beyond or not, and experts chosen.
         learning_rate: of the step.
         worst_token: the token whose log-probability differs most; None without any target.
         worst_parameter: name of the parameter whose gradient differs most; None without gradients.
@@ -81,6 +84,7 @@ class Report:
     step: Comparison
     structure: tuple[Comparison, ...]
     leak_checks: tuple[LeakCheck, ...]
+    reach: tuple[Reach, ...]
     learning_rate: float
     worst_token: WorstToken | None
     worst_parameter: str | None
@@ -148,6 +152,17 @@ class Report:
                 }
                 for check in self.leak_checks
             ],
+            "reach": [
+                {
+                    "feature": one.feature,
+                    "size": one.size,
+                    "layers": one.layers,
+                    "tested": one.tested,
+                    "longest_path" if one.total is None else "fewest_chosen": one.found,
+                    **({} if one.total is None else {"experts": one.total}),
+                }
+                for one in self.reach
+            ],
             "worst_token": None if self.worst_token is None else asdict(self.worst_token),
             "worst_parameter": self.worst_parameter,
             "failures": self.failures,
@@ -162,8 +177,9 @@ class Report:
         """
         verdict = "equal" if self.equal else "NOT EQUAL"
         yield (
-            f"{verdict}: {self.sequences} sequences, {self.flat_tokens:,} flat tokens, "
-            f"{self.tree_tokens:,} tree tokens, {self.dtype}, reduction {self.reduction}"
+            f"{verdict}: {say_count(self.sequences, 'sequence')}, "
+            f"{self.flat_tokens:,} flat tokens, {self.tree_tokens:,} tree tokens, {self.dtype}, "
+            f"reduction {self.reduction}"
         )
         yield f"loss            separate {self.loss_separate:.9g}, tree {self.loss_tree:.9g}"
         for comparison in self.comparisons:
@@ -180,6 +196,8 @@ class Report:
                 continue
             state = "ok" if check.passes else f"LEAK   {check}"
             yield f"{check.rule:<15} moved {check.moved:.2g}, {check.places} places, {state}"
+        for one in self.reach:
+            yield f"{one.name:<15} {one}"
         if self.flat_tokens == self.tree_tokens:
             yield "nothing is shared by these sequences: this says little of trees, choose others"
         yield from self.worst_lines()

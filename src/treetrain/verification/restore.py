@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from treetrain.models.prepare import PreparedModel, find_prepared, prepare
+
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
@@ -34,6 +36,37 @@ def unchanged(model: nn.Module) -> Iterator[None]:
             parameter.grad = gradient
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def temporarily_prepared(model: nn.Module, backend: str | None = None) -> Iterator[PreparedModel]:
+    """Prepare a model for a while; one that is prepared stays so.
+
+    Args:
+        model: a Hugging Face causal model, prepared or not.
+        backend: attention backend for a model that is not prepared; None: "auto".
+
+    Yields:
+        The handle.
+
+    Raises:
+        ValueError: `backend` is given for a prepared model.
+    """
+    try:
+        prepared = find_prepared(model)
+    except ValueError:
+        prepared = prepare(model, backend or "auto")
+        try:
+            yield prepared
+        finally:
+            prepared.undo()
+        return
+    if backend is not None:
+        raise ValueError(
+            f"backend must be None for a model that is prepared already, got {backend!r}; undo it, "
+            "or leave the argument out"
+        )
+    yield prepared
 
 
 def take_gradients(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from functools import partial
 
 import torch
 from numpy.typing import ArrayLike
@@ -19,7 +20,7 @@ from treetrain.errors import (
     check_type,
 )
 from treetrain.losses.reductions import Reduction
-from treetrain.models.prepare import PreparedModel, find_prepared, prepare
+from treetrain.models.prepare import PreparedModel, prepare
 from treetrain.models.quantised import find_quantised
 from treetrain.models.score import ScoreHead
 from treetrain.models.wrappers import unwrap_model
@@ -30,7 +31,8 @@ from treetrain.verification.comparison import TOLERANCES, Comparison, Judge
 from treetrain.verification.equivalence import Report, WorstToken
 from treetrain.verification.judgement import StepPair, compare_gradients, compare_logprobs
 from treetrain.verification.leaks import LeakCheck, check_changes, find_changes
-from treetrain.verification.restore import unchanged
+from treetrain.verification.reach import find_reach
+from treetrain.verification.restore import temporarily_prepared, unchanged
 from treetrain.verification.widened import widen
 
 
@@ -95,7 +97,7 @@ def verify(
         >>> report = verify(make_tiny_model("llama"), [[1, 2, 3, 4, 5], [1, 2, 3, 6, 7]])
         >>> report.equal, report.flat_tokens, report.tree_tokens
         (True, 10, 7)
-    """  # noqa: DOC503 (_check_arguments and _prepared raise the ValueError)
+    """  # noqa: DOC503 (the checks raise the ValueError)
     wrapper, model = model, unwrap_model(model)
     check_type("model", model, PreTrainedModel, "a transformers model")
     for name, number in (("tolerance", tolerance), ("learning_rate", learning_rate)):
@@ -104,7 +106,7 @@ def verify(
     check_number("changes", changes, whole=True)
     checked = as_samples(samples)
     _check_arguments(model, checked)
-    with unchanged(model), _prepared(wrapper, backend) as prepared:
+    with unchanged(model), temporarily_prepared(wrapper, backend) as prepared:
         _check_language_model(prepared)
         work = StepWork(checked, reduction, max_tokens, on_progress or (lambda *stage: None))
         report = _check(
@@ -141,6 +143,7 @@ def _check(
         )
     batches = work.pack(samples, model.device)
     targets = sum(len(batch.targets) for batch in batches)
+    reach = find_reach(prepared, samples, on_path=partial(work.on_progress, "experts"))
     # One rounding of the largest value, where the dtype has no tolerance of its own.
     rounding = torch.finfo(dtype).eps if allowed is None else allowed
     with widen(model) if dtype == torch.float64 else nullcontext():
@@ -184,6 +187,7 @@ def _check(
         step=found.step,
         structure=structure,
         leak_checks=tuple(leaks),
+        reach=reach,
         learning_rate=learning_rate,
         worst_token=_worst_token(samples, found.logprobs),
         worst_parameter=None if gradients.worst is None else gradients.worst.name,
@@ -256,25 +260,6 @@ def _computed_dtype(model: nn.Module) -> torch.dtype:
     if torch.is_autocast_enabled(parameter.device.type):
         return torch.get_autocast_dtype(parameter.device.type)
     return parameter.dtype
-
-
-@contextmanager
-def _prepared(model: nn.Module, backend: str | None) -> Iterator[PreparedModel]:
-    try:
-        prepared = find_prepared(model)
-    except ValueError:
-        prepared = prepare(model, backend or "auto")
-        try:
-            yield prepared
-        finally:
-            prepared.undo()
-        return
-    if backend is not None:
-        raise ValueError(
-            f"backend must be None for a model that is prepared already, got {backend!r}; undo it, "
-            "or leave the argument out"
-        )
-    yield prepared
 
 
 def _check_language_model(prepared: PreparedModel) -> None:
