@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from treetrain import UnsupportedModelError, build_prefix_tree, prepare
 from treetrain.models.dense_mask import MASK
 from treetrain.packing.packed_tree import pack_tree
+from treetrain.testing.models import make_tiny_model
 from treetrain.testing.tiny_configs import make_tiny_config
 from treetrain.testing.trees import random_forest
 from treetrain.verification.widened import widen
@@ -122,15 +123,7 @@ def make_model(model_type: str, seed: int) -> PreTrainedModel:
         count = sum(part.numel() for part in AutoModelForCausalLM.from_config(config).parameters())
     if count > MOST_PARAMETERS:
         raise ValueError(f"the tiny config gives {count:,} parameters")
-    torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0.0, 0.25)
-            else:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model.train()
+    return make_tiny_model(model_type, seed=seed).train()
 
 
 def run_alone(model: PreTrainedModel, sequences: list[list[int]]) -> list[Tensor]:

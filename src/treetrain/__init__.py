@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from treetrain.losses.sft import sft_loss
     from treetrain.losses.values import sequence_values, token_values
     from treetrain.losses.window import LossWindow, measure_window
-    from treetrain.models.prepare import PreparedModel, find_prepared, prepare
+    from treetrain.models.prepare import prepare
+    from treetrain.models.prepared import PreparedModel, find_prepared
     from treetrain.models.routers import Routing, record_routing
     from treetrain.packing.batch import Batch, pack
     from treetrain.packing.budget import pack_batches
@@ -43,7 +44,7 @@ _HOMES = {
     "ModelShape": "tree.metrics",
     "PolicyLoss": "losses.policy",
     "PrefixTree": "tree.prefix_tree",
-    "PreparedModel": "models.prepare",
+    "PreparedModel": "models.prepared",
     "RouterLoss": "losses.router",
     "RouterTerms": "losses.router",
     "Routing": "models.routers",
@@ -53,7 +54,7 @@ _HOMES = {
     "build_prefix_tree": "tree.build",
     "concatenate_trees": "tree.build",
     "expert_counts": "losses.router",
-    "find_prepared": "models.prepare",
+    "find_prepared": "models.prepared",
     "flop_bound": "tree.metrics",
     "make_samples_for": "verification.own_samples",
     "measure_choices": "losses.load_balancing",

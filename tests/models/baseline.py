@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from treetrain.models.prepare import PreparedModel
+from treetrain.models.prepared import PreparedModel
 from treetrain.packing.packed_tree import pack_tree
 from treetrain.tree.build import build_prefix_tree
 

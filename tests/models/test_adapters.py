@@ -21,7 +21,8 @@ from treetrain.errors import RandomModelError, UnsupportedModelError
 from treetrain.losses.logprobs import sequence_logprobs
 from treetrain.losses.policy import policy_loss
 from treetrain.losses.sft import sft_loss
-from treetrain.models.prepare import find_prepared, prepare
+from treetrain.models.prepare import prepare
+from treetrain.models.prepared import find_prepared
 from treetrain.packing.batch import pack
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family, worked_example

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.models.baseline import check_equal, gradients, logits_alone, logits_on_tree
-from tests.models.test_dense_mask import make_model
 
 from treetrain.models.before_head import find_factor
 from treetrain.models.prepare import prepare
+from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 
 
@@ -17,7 +17,7 @@ def test_modules_before_the_output_layer_are_run_and_trained(model_type: str) ->
     sequences = [
         [token + 4 for token in sequence if token < 60] for sequence in tree_family()["uneven"]
     ]
-    model = make_model(model_type)
+    model = make_tiny_model(model_type)
     alone = logits_alone(model, sequences)
     expected = gradients(model, alone)
     prepared = prepare(model)
@@ -29,7 +29,7 @@ def test_modules_before_the_output_layer_are_run_and_trained(model_type: str) ->
 
 def test_a_factor_before_the_output_layer_is_measured() -> None:
     sequences = tree_family()["uneven"]
-    model = make_model("minicpm3", dim_model_base=8)
+    model = make_tiny_model("minicpm3", dim_model_base=8)
     alone = logits_alone(model, sequences)
     prepared = prepare(model)
     assert prepared.before_head.scale == pytest.approx(0.25)

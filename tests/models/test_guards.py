@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.baseline import logits_alone, logits_on_tree
+from tests.models.baseline import check_equal, gradients, logits_alone, logits_on_tree
 from torch import nn
 from transformers import (
+    DynamicCache,
     Gemma3nForCausalLM,
     Gemma3nTextConfig,
     Llama4ForCausalLM,
@@ -22,6 +23,7 @@ from transformers import (
 
 from treetrain.errors import UnsupportedModelError
 from treetrain.losses.sft import sft_loss
+from treetrain.models.hooks import TreeCall
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
 from treetrain.packing.packed_tree import pack_tree
@@ -95,6 +97,18 @@ def test_a_compiled_forward_is_no_other_forward() -> None:
 
 
 def test_a_forward_overridden_in_a_subclass_is_named() -> None:
+    class Folded(LlamaForCausalLM):
+        def forward(self, *args: Any, **keywords: Any) -> Any:
+            output = super().forward(*args, **keywords)
+            output.logits = output.logits.abs()
+            return output
+
+    model = Folded(make_tiny_model("llama").config)
+    with pytest.raises(UnsupportedModelError, match=r"what .*Folded\.forward does after"):
+        prepare(model)
+
+
+def test_a_factor_in_a_subclass_s_forward_is_measured_and_trained() -> None:
     class Doubled(LlamaForCausalLM):
         def forward(self, *args: Any, **keywords: Any) -> Any:
             output = super().forward(*args, **keywords)
@@ -102,8 +116,11 @@ def test_a_forward_overridden_in_a_subclass_is_named() -> None:
             return output
 
     model = Doubled(make_tiny_model("llama").config)
-    with pytest.raises(UnsupportedModelError, match=r"what .*Doubled\.forward does after"):
-        prepare(model)
+    sequences = worked_example()
+    alone = logits_alone(model, sequences)
+    expected = gradients(model, alone)
+    ours = logits_on_tree(prepare(model), sequences)
+    check_equal(ours, alone, gradients(model, ours), expected)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -131,11 +148,13 @@ def test_a_hook_of_the_output_layer_with_a_parameter_of_its_own_is_refused() -> 
         prepare(model)
 
 
-def test_a_model_whose_decoder_is_not_found_is_not_sent_back_to_the_loader_it_came_from() -> None:
+def test_a_decoder_is_found_where_transformers_says_another_name() -> None:
     text = Llama4TextConfig(**SIZES, intermediate_size_mlp=48, num_local_experts=2)
-    with pytest.raises(UnsupportedModelError, match="decoder is not where") as refusal:
-        prepare(Llama4ForCausalLM(text))
-    assert "AutoModelForCausalLM" not in str(refusal.value)
+    model = Llama4ForCausalLM(text)
+    assert prepare(model).decoder is model.model
+
+
+def test_a_decoder_alone_is_sent_to_the_loader_of_language_models() -> None:
     with pytest.raises(UnsupportedModelError, match="AutoModelForCausalLM"):
         prepare(LlamaModel(make_tiny_model("llama").config))
 
@@ -209,3 +228,43 @@ def test_layers_left_out_at_random_are_named() -> None:
     model.train()
     model.model.decoder.layerdrop = 0.0
     prepared.hidden_states(packed)
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v32", "glm_moe_dsa"])
+def test_choosing_tokens_by_score_is_refused(model_type: str) -> None:
+    with pytest.raises(UnsupportedModelError, match="indexer picks the highest-scored tokens"):
+        prepare(make_tiny_model(model_type))
+
+
+@pytest.mark.parametrize(
+    "with_it",
+    [
+        {"labels": torch.tensor([[5, 6, 7]])},
+        {"attention_mask": torch.ones(1, 3, dtype=torch.int64)},
+        {"past_key_values": DynamicCache()},
+    ],
+)
+def test_a_tree_in_a_call_of_the_whole_model_is_refused(with_it: dict[str, Any]) -> None:
+    """Labels would be shifted in packed order, without a word."""
+    model = make_tiny_model("llama")
+    prepared = prepare(model)
+    call = TreeCall(pack([[5, 6, 7]]).packed, prepared.layers)
+    with pytest.raises(UnsupportedModelError, match=next(iter(with_it))):
+        model(input_ids=torch.tensor([[5, 6, 7]]), prefix_tree=call, **with_it)
+    model(input_ids=torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]]))
+    prepared.undo()
+    assert not model._forward_pre_hooks
+    assert not model._forward_pre_hooks_with_kwargs
+
+
+def test_a_bias_of_scores_by_position_is_refused() -> None:
+    model = make_tiny_model("llama")
+    attention = model.model.layers[0].self_attn
+    original = type(attention).forward
+
+    def forward(self: Any, *args: Any, **keywords: Any) -> Any:
+        return original(self, *args, position_bias=torch.zeros(1), **keywords)
+
+    attention.forward = MethodType(forward, attention)
+    with pytest.raises(UnsupportedModelError, match="position_bias"):
+        prepare(model)

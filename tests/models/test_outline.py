@@ -18,7 +18,7 @@ def test_a_model_that_can_be_trained_passes_at_its_own_size(family: str) -> None
     ("kind", "reason"),
     [
         ("t5", "is an encoder-decoder and has no paths"),
-        ("bloom", "AttentionInterface"),
+        ("bloom", "ALiBi"),
         ("mamba", "convolves 4 neighbouring tokens"),
         ("mamba2", "convolves 4 neighbouring tokens"),
         ("qwen3_next", "convolves 4 neighbouring tokens"),

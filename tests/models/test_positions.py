@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tests.models.baseline import check_equal, gradients, logits_alone, logits_on_tree
-from tests.models.test_dense_mask import make_model
 
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepare import prepare
+from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 
 SEQUENCES = [
@@ -17,7 +17,7 @@ SEQUENCES = [
 
 @pytest.mark.parametrize("padding", [0, 1, 3])
 def test_positions_of_the_roberta_family_start_after_its_padding_id(padding: int) -> None:
-    model = make_model("roberta", pad_token_id=padding)
+    model = make_tiny_model("roberta", pad_token_id=padding)
     alone = logits_alone(model, SEQUENCES)
     expected = gradients(model, alone)
     prepared = prepare(model)
@@ -27,31 +27,31 @@ def test_positions_of_the_roberta_family_start_after_its_padding_id(padding: int
 
 
 def test_a_padding_id_that_takes_no_position_is_refused() -> None:
-    model = make_model("roberta", pad_token_id=3)
+    model = make_tiny_model("roberta", pad_token_id=3)
     prepared = prepare(model)
-    with pytest.raises(UnsupportedModelError, match="padding id 3 no position.*packed token 1"):
+    with pytest.raises(UnsupportedModelError, match=r"padding id 3 no position.*packed token 1"):
         logits_on_tree(prepared, [[5, 3, 6], [5, 3, 7]])
 
 
 @pytest.mark.parametrize("model_type", ["opt", "gpt2", "llama", "bert"])
 def test_other_models_need_no_offset(model_type: str) -> None:
-    assert prepare(make_model(model_type)).position_offset == 0
+    assert prepare(make_tiny_model(model_type)).position_offset == 0
 
 
 @pytest.mark.parametrize("model_type", ["bloom", "mpt"])
 def test_alibi_is_named(model_type: str) -> None:
     with pytest.raises(UnsupportedModelError, match="ALiBi"):
-        prepare(make_model(model_type))
+        prepare(make_tiny_model(model_type))
 
 
 def test_alibi_of_falcon_is_refused_only_where_it_is_on() -> None:
-    prepare(make_model("falcon", alibi=False))
+    prepare(make_tiny_model("falcon", alibi=False))
     with pytest.raises(UnsupportedModelError, match="ALiBi"):
-        prepare(make_model("falcon", alibi=True))
+        prepare(make_tiny_model("falcon", alibi=True))
 
 
 def test_queries_scaled_by_packed_position_are_refused_from_the_floor_on() -> None:
-    model = make_model(
+    model = make_tiny_model(
         "llama4_text", floor_scale=40, attn_temperature_tuning=True, no_rope_layers=[1, 0, 1, 0]
     )
     short = [[5, 6, 7, 8], [5, 6, 9, 10, 11]]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from treetrain.models.prepare import find_prepared, prepare
+from treetrain.models.prepare import prepare
+from treetrain.models.prepared import find_prepared
 from treetrain.testing.models import make_tiny_model
 from treetrain.tree.build import build_prefix_tree
 from treetrain.verification.own_samples import BEYOND, find_plain_ids, make_samples_for

@@ -9,7 +9,8 @@ import torch
 from treetrain.attention import reference
 from treetrain.data.sample import Sample
 from treetrain.errors import EquivalenceError
-from treetrain.models.prepare import find_prepared, prepare
+from treetrain.models.prepare import prepare
+from treetrain.models.prepared import find_prepared
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 from treetrain.verification.both_ways import StepWork

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from treetrain.errors import UnsupportedModelError, check_type
 from treetrain.losses.tree_sums import TreeSums, make_tree_sums
 from treetrain.losses.window import LossWindow
-from treetrain.models.prepare import find_prepared
+from treetrain.models.prepared import find_prepared
 from treetrain.models.routers import RouterOutput, record_routing
 from treetrain.packing.batch import Batch
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from treetrain.errors import check_type
 from treetrain.losses.chunked_head import head_logprobs
-from treetrain.models.prepare import find_prepared
+from treetrain.models.prepared import find_prepared
 from treetrain.models.score import check_language_model
 from treetrain.packing.batch import Batch
 from treetrain.packing.recover import recover_edges, split_edges

@@ -12,7 +12,7 @@ from treetrain.losses.chunked_head import fused_head, head_logprobs
 from treetrain.losses.reductions import Reduction, check_factors, scale_edges, sequence_factors
 from treetrain.losses.router import RouterLoss, record_for, router_terms
 from treetrain.losses.window import LossWindow
-from treetrain.models.prepare import find_prepared
+from treetrain.models.prepared import find_prepared
 from treetrain.models.score import check_language_model
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats

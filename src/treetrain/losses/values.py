@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from treetrain.errors import RandomModelError, UnsupportedModelError, check_type
 from treetrain.losses.reductions import name_sample
 from treetrain.models.guards import check_dropouts, find_dropouts
-from treetrain.models.prepare import PreparedModel, find_prepared
+from treetrain.models.prepared import PreparedModel, find_prepared
 from treetrain.models.score import ScoreHead
 from treetrain.packing.batch import Batch
 from treetrain.packing.recover import recover_sequences

@@ -38,7 +38,7 @@ class BeforeHead:
 
         Returns:
             The output layer's input, [T, C'].
-        """
+        """  # noqa: DOC501, DOC503 (what the module does was seen before)
         if self.scale != 1.0:
             hidden = hidden * self.scale
         if self.module is None:
@@ -90,14 +90,19 @@ def find_before_head(model: PreTrainedModel, decoder: nn.Module, tokens: Tensor)
             "language model, AutoModelForCausalLM"
         )
     calls: list[tuple[nn.Module, Tensor, Any]] = []
+    reached: list[Tensor] = []
 
     def watch(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if inputs and isinstance(inputs[0], Tensor):
             calls.append((module, inputs[0], output))
 
-    inside = set(decoder.modules())
-    watched = [layer, *(part for part in model.modules() if part not in inside)]
-    hooks = [module.register_forward_hook(watch) for module in dict.fromkeys(watched)]
+    inside = {*decoder.modules(), *layer.modules()}
+    watched = [module for module in model.modules() if module not in inside]
+    hooks = [module.register_forward_hook(watch) for module in watched]
+    # Before the layer's own hooks, with which the head calls it.
+    hooks += [
+        layer.register_forward_pre_hook(lambda _, inputs: reached.append(inputs[0]), prepend=True)
+    ]
     hooks += [decoder.register_forward_hook(lambda _, __, output: outputs.append(output[0]))]
     outputs: list[Tensor] = []
     try:
@@ -106,7 +111,6 @@ def find_before_head(model: PreTrainedModel, decoder: nn.Module, tokens: Tensor)
     finally:
         for hook in hooks:
             hook.remove()
-    reached = [inputs for module, inputs, _ in calls if module is layer]
     if len(outputs) != 1 or len(reached) != 1:
         raise UnsupportedModelError(
             f"{name} calls its decoder {len(outputs)} times and its output layer {len(reached)} "
@@ -119,8 +123,8 @@ def find_before_head(model: PreTrainedModel, decoder: nn.Module, tokens: Tensor)
         return BeforeHead(layer, scale=scale)
     # Inner modules return first.
     for module, inputs, output in calls:
-        holds = module is not layer and any(part is layer for part in module.modules())
-        if module is not layer and _is_same(inputs, hidden) and (holds or _is_same(output, wanted)):
+        holds = any(part is layer for part in module.modules())
+        if _is_same(inputs, hidden) and (holds or _is_same(output, wanted)):
             return BeforeHead(layer, module)
     raise UnsupportedModelError(
         f"{name} has something between its decoder's hidden states of size {hidden.shape[-1]} and "

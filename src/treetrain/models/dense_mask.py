@@ -130,6 +130,6 @@ def check_all_attend(model: PreTrainedModel, decoder: nn.Module, packed: PackedT
     if attention.count < layers:
         raise UnsupportedModelError(
             f"only {attention.count} of the {layers} layers of {type(model).__name__} attend to "
-            "all tokens; layers of another kind (recurrent, convolution, sparse attention) would run "
-            "from one branch into the next; train it on separate sequences"
+            "all tokens; layers of another kind (recurrent, convolution, sparse attention) would "
+            "run from one branch into the next; train it on separate sequences"
         )

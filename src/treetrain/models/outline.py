@@ -7,7 +7,13 @@ shows, for example a tree that does not reach the attention, is left to `prepare
 from __future__ import annotations
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PreTrainedConfig
+from torch import nn
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.guards import check_embeddings, check_model, check_neighbours
@@ -49,13 +55,20 @@ def check_config(config: PreTrainedConfig, *, attention: str | None = None) -> N
     except Exception:  # noqa: BLE001
         return
     check_model(model)
-    tokens = torch.zeros(1, 4, dtype=torch.int64, device="meta")
-    try:
-        called = find_called(model.eval(), tokens)
-    # A forward pass may look at values, which this device does not keep.
-    except Exception:  # noqa: BLE001
-        called = list(model.modules())
+    called = _find_called(model.eval())
+    if called is None:
+        return
     decoder = find_decoder(model, called)
     check_neighbours(decoder, called)
     check_embeddings(decoder)
     check_alibi(model, decoder)
+
+
+def _find_called(model: PreTrainedModel) -> list[nn.Module] | None:
+    """The modules that run on text, or None where that cannot be told without values."""
+    try:
+        return find_called(model, torch.ones(1, 4, dtype=torch.int64, device="meta"))
+    # Code that asks for a value, as some experts do, fails on the meta device in its own way.
+    except Exception:  # noqa: BLE001
+        reads_text_alone = model.config.get_text_config() is model.config
+        return list(model.modules()) if reads_text_alone else None

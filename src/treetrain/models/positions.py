@@ -104,8 +104,8 @@ def check_offset_tokens(model: PreTrainedModel, packed: PackedTree) -> None:
     if len(places):
         raise UnsupportedModelError(
             f"{type(model).__name__} gives its padding id {padding} no position of its own, so "
-            f"that tokens after it stand elsewhere; packed token {places[0]} is one: leave padding out "
-            "of sequences, by a mask where they come with it"
+            f"that tokens after it stand elsewhere; packed token {places[0]} is one: leave padding "
+            "out of sequences, by a mask where they come with it"
         )
 
 

@@ -118,10 +118,10 @@ def _check_call(
     if not same:
         raise UnsupportedModelError(
             f"{_describe(name, module)} gives a token another result when the tokens beside "
-            "it change: its activations are quantised with a scale, or in columns, chosen over all "
-            "tokens of a call, and a tree holds other tokens than each sequence alone; quantise "
-            "weights only, or activations token by token (bitsandbytes: llm_int8_threshold=0), or "
-            "train it on separate sequences"
+            "it change, and a tree holds other tokens than each sequence alone: it mixes tokens, "
+            "or its activations are quantised with a scale, or in columns, chosen over all tokens "
+            "of a call; quantise weights only, or activations token by token (bitsandbytes: "
+            "llm_int8_threshold=0), or train it on separate sequences"
         )
     if rounds:
         raise UnsupportedModelError(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
-from treetrain.models.prepare import find_prepared
+from treetrain.models.prepared import find_prepared
 from treetrain.packing.packed_tree import PackedTree
 
 

@@ -19,7 +19,7 @@ from treetrain.packing.packed_tree import pack_tree
 from treetrain.tree.build import build_prefix_tree
 
 if TYPE_CHECKING:
-    from treetrain.models.prepare import PreparedModel
+    from treetrain.models.prepared import PreparedModel
 
 
 @contextmanager

@@ -24,6 +24,9 @@ def find_called(model: PreTrainedModel, tokens: Tensor) -> list[nn.Module]:
 
     Returns:
         The modules in the order in which they began, each once; the model itself comes first.
+
+    Raises:
+        UnsupportedModelError: if the model cannot run such a call.
     """
     called: dict[nn.Module, None] = {}
 
@@ -35,6 +38,11 @@ def find_called(model: PreTrainedModel, tokens: Tensor) -> list[nn.Module]:
     try:
         with torch.no_grad():
             model(input_ids=tokens, use_cache=False)
+    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot run a plain call on a few tokens "
+            f"({type(error).__name__}: {error!s:.200}), which trees are checked against"
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()

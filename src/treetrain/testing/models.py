@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from treetrain.testing.tiny_configs import make_tiny_config
 
 _SIZES: dict[str, Any] = {
     "vocab_size": 64,
@@ -63,7 +71,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     },
 }
 
-#: Model types that `make_tiny_model` has sizes for.
+#: Model types that `make_tiny_model` has sizes of their own for.
 FAMILIES = tuple(_FAMILIES)
 
 
@@ -82,7 +90,8 @@ def make_tiny_model(
     the logits.
 
     Args:
-        family: a model type in `FAMILIES`.
+        family: a model type that transformers knows; those in `FAMILIES` have sizes of their own,
+            others those of `make_tiny_config`.
         seed: seed of the weights; the global generator is left alone.
         dtype: dtype of the weights.
         attn_implementation: transformers' attention implementation; None for its choice.
@@ -93,17 +102,14 @@ def make_tiny_model(
         The model.
 
     Raises:
-        ValueError: if the family has no sizes here.
+        ValueError: if transformers knows no such type.
     """
-    if family not in _FAMILIES:
-        raise ValueError(f"family must be one of {list(FAMILIES)}, got {family!r}")
-    values = {**_SIZES, **_FAMILIES[family], **overrides}
-    if family == "gpt2":
-        values |= {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    if family not in CONFIG_MAPPING:
+        raise ValueError(f"family must be a model type of transformers, got {family!r}")
     if family == "gemma2" and attn_implementation is None:
         # Older transformers choose sdpa, which leaves the cap of scores out.
         attn_implementation = "eager"
-    config = AutoConfig.for_model(family, **values)
+    config = _make_config(family, overrides)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = auto.from_config(config, attn_implementation=attn_implementation)
@@ -114,3 +120,12 @@ def make_tiny_model(
                 else:
                     parameter.add_(torch.randn_like(parameter) * 0.1)
     return model.to(dtype).eval()
+
+
+def _make_config(family: str, overrides: dict[str, Any]) -> PretrainedConfig:
+    if family not in _FAMILIES:
+        return make_tiny_config(family, **overrides)
+    values = {**_SIZES, **_FAMILIES[family], **overrides}
+    if family == "gpt2":
+        values |= {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    return AutoConfig.for_model(family, **values)

@@ -17,7 +17,7 @@ from treetrain.losses.reductions import Reduction
 from treetrain.losses.router import RouterLoss
 from treetrain.losses.sft import sft_loss
 from treetrain.losses.window import measure_window
-from treetrain.models.prepare import PreparedModel
+from treetrain.models.prepared import PreparedModel
 from treetrain.packing.batch import Batch, pack
 from treetrain.packing.budget import pack_batches
 from treetrain.packing.recover import recover_sequences

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from treetrain.data.sample import Ints, Sample
-from treetrain.models.prepare import PreparedModel
+from treetrain.models.prepared import PreparedModel
 from treetrain.models.self_check import calm, uncompiled
 
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from treetrain.models.prepare import PreparedModel, find_prepared, prepare
+from treetrain.models.prepare import prepare
+from treetrain.models.prepared import PreparedModel, find_prepared
 
 
 @contextmanager

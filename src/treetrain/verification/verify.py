@@ -20,7 +20,8 @@ from treetrain.errors import (
     check_type,
 )
 from treetrain.losses.reductions import Reduction
-from treetrain.models.prepare import PreparedModel, prepare
+from treetrain.models.prepare import prepare
+from treetrain.models.prepared import PreparedModel
 from treetrain.models.quantised import find_quantised
 from treetrain.models.score import ScoreHead
 from treetrain.models.wrappers import unwrap_model

@@ -1,0 +1,318 @@
+"""A model that computes packed trees: the handle that `prepare` gives.
+
+What a tree call hands the model and what is looked at before each is here; how a model is taken
+apart and checked beforehand is `prepare`'s affair.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from treetrain.errors import RandomModelError, check_type
+from treetrain.models.adapters import (
+    adapters_draw,
+    check_adapter_rates,
+    find_idle,
+    read_adapters,
+)
+from treetrain.models.attached import Attached, check_attached, read_attached, remove_pre_hook
+from treetrain.models.before_head import BeforeHead
+from treetrain.models.dense_mask import MASK, check_reach, make_dense_mask
+from treetrain.models.guards import (
+    check_dropouts,
+    check_embeddings,
+    check_shared_states,
+    check_wrappers,
+    find_dropouts,
+    refuse_tree_call,
+)
+from treetrain.models.head import Head, check_leaves
+from treetrain.models.hooks import (
+    REGISTERED_NAMES,
+    Layer,
+    TreeCall,
+    make_sentinel,
+)
+from treetrain.models.implementation import (
+    find_implementations,
+    restore_implementations,
+)
+from treetrain.models.positions import (
+    check_depth,
+    check_offset_tokens,
+    check_temperature,
+    takes_argument,
+)
+from treetrain.models.score import find_output_layer
+from treetrain.models.self_check import (
+    draws_at_random,
+    make_check_sequences,
+    uncompiled,
+)
+from treetrain.models.wrappers import unwrap_model
+from treetrain.packing.packed_tree import PackedTree
+
+ATTRIBUTE = "_treetrain_prepared"
+
+
+class PreparedModel:
+    """A model that computes packed trees; made by `prepare`.
+
+    Each argument is kept as an attribute.
+
+    Args:
+        model: the transformers model itself, out of any wrapper, usable as before.
+        decoder: the part of it that returns hidden states.
+        before_head: the way of its hidden states to the head.
+        head: the map from hidden states to logits, or to values.
+        position_offset: what is added to depth positions.
+        layers: what each attention module computes; empty for a model that takes trees as one dense
+            mask.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        decoder: nn.Module,
+        *,
+        before_head: BeforeHead,
+        head: Head,
+        position_offset: int,
+        layers: dict[nn.Module, Layer],
+    ) -> None:
+        self.model = model
+        self.decoder = decoder
+        self.before_head = before_head
+        self.head = head
+        self.position_offset = position_offset
+        self.layers = layers
+        self._settings = _read_settings(model)
+        self._attached = self._read_attached()
+        self._random_in_training: dict[Hashable, bool] = {}
+        self._heads_checked = {read_adapters(model)}
+        self._originals: list[tuple[object, str | None]] | None = None
+
+    def __repr__(self) -> str:
+        name = type(self.model).__name__
+        if not self.layers:
+            return f"PreparedModel({name}, one dense mask)"
+        backends = " and ".join(self.backends)
+        return f"PreparedModel({name}, {len(self.layers)} attention layers, {backends})"
+
+    @property
+    def backends(self) -> list[str]:
+        """Names of the attention backends in use, sorted; "mask" for one dense mask."""
+        return sorted({layer.backend for layer in self.layers.values()}) or [MASK]
+
+    @property
+    def active(self) -> bool:
+        """Whether the model computes trees now: prepared and not undone."""
+        return self._originals is not None
+
+    def activate(self) -> None:
+        """Switch the model to tree attention; does nothing where it is already."""
+        if self.active:
+            return
+        self._originals = find_implementations(self.model)
+        original = self.model.config.get_text_config()._attn_implementation
+        assert original is not None
+        self._implementation = original
+        if self.layers:
+            self._implementation = REGISTERED_NAMES[original]
+            self.model.set_attn_implementation(self._implementation)
+        self.model.register_forward_pre_hook(refuse_tree_call, with_kwargs=True)
+        setattr(self.model, ATTRIBUTE, self)
+
+    def undo(self) -> None:
+        """Give the model back as it was; does nothing the second time."""
+        if self._originals is None:
+            return
+        # What was chosen since stays chosen.
+        ours = REGISTERED_NAMES.values()
+        restore_implementations(
+            [
+                (config, name)
+                for config, name in self._originals
+                if getattr(config, "_attn_implementation", None) in ours
+            ]
+        )
+        self._originals = None
+        remove_pre_hook(self.model, refuse_tree_call)
+        delattr(self.model, ATTRIBUTE)
+
+    def _check_unchanged(self) -> None:
+        check_wrappers(self.model)
+        implementation = self.model.config.get_text_config()._attn_implementation
+        if implementation != self._implementation:
+            raise ValueError(
+                f"the model's attention implementation was set to {implementation!r} after "
+                "prepare(model); call prepare(model) again"
+            )
+        if find_output_layer(self.model, self.head) is not self.head.layer:
+            raise ValueError("the model's output layer was replaced; call prepare(model) again")
+        if (settings := _read_settings(self.model)) != self._settings:
+            changed = [name for name in settings if settings[name] != self._settings[name]]
+            raise ValueError(f"config.{changed[0]} was changed; call prepare(model) again")
+        check_attached(self._attached, self._read_attached())
+        check_embeddings(self.decoder)
+
+    def _read_attached(self) -> Attached:
+        parts = {"decoder": self.decoder, "output layer": self.head.layer}
+        if self.before_head.module is not None:
+            parts["module before the output layer"] = self.before_head.module
+        return read_attached(parts, self.layers)
+
+    def _check_head(self, hidden: Tensor) -> None:
+        """Look again for parameters outside the output layer where other adapters are on."""
+        state = read_adapters(self.model)
+        if torch.is_grad_enabled() and state not in self._heads_checked:
+            check_leaves(self.model, self.head, hidden[:1])
+            self._heads_checked.add(state)
+
+    def _check_not_random(self) -> None:
+        idle = find_idle(self.model)
+        check_dropouts([named for named in find_dropouts(self.model) if named[1] not in idle])
+        check_adapter_rates(self.model)
+        # With other adapters switched on it is another model.
+        state = read_adapters(self.model)
+        if state not in self._random_in_training:
+            tokens = torch.tensor(make_check_sequences(self.model)[:1], device=self.model.device)
+            with uncompiled(self.model):
+                self._random_in_training[state] = draws_at_random(self.decoder, tokens) or (
+                    adapters_draw(self.model, lambda: self.model(input_ids=tokens, use_cache=False))
+                )
+        if self._random_in_training[state]:
+            raise RandomModelError(
+                f"{type(self.model).__name__} draws at random in training (a dropout rate or a "
+                "noise in its config or an adapter's); a shared token cannot be drawn differently "
+                "for each sequence",
+                "set the rate to 0 and call prepare(model) again, or call model.eval()",
+            )
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Give the model back as it was for a while, for a baseline.
+
+        Yields:
+            Nothing.
+        """
+        was_active = self.active
+        self.undo()
+        try:
+            yield
+        finally:
+            if was_active:
+                self.activate()
+
+    def hidden_states(self, packed: PackedTree) -> Tensor:
+        """Compute the hidden states of every packed token, as the head receives them.
+
+        Args:
+            packed: the packed tree, on the model's device.
+
+        Returns:
+            Hidden states, [T, C], dtype of the model.
+        """
+        hidden = self.decoder_states(packed)
+        if packed.num_tokens:
+            hidden = self.before_head(hidden)
+            self._check_head(hidden)
+        return hidden
+
+    def decoder_states(self, packed: PackedTree) -> Tensor:
+        """Compute the hidden states of every packed token, as the decoder returns them.
+
+        Most models' heads receive the same.
+
+        Args:
+            packed: the packed tree, on the model's device.
+
+        Returns:
+            Hidden states, [T, C], dtype of the model.
+
+        Raises:
+            ValueError: if the model was undone, was changed after it was prepared, or has no such
+                token id.
+            UnsupportedModelError: if a layer did not see the tree, if the model draws at random in
+                training, or if a position embedding cannot serve the tree's depth.
+        """  # noqa: DOC503 (the checks raise UnsupportedModelError)
+        check_type("packed", packed, PackedTree, "a PackedTree, as batch.packed is one")
+        if not self.active:
+            raise ValueError("the model was given back by undo(); call prepare(model) again")
+        embedding = self.model.get_input_embeddings()
+        if packed.num_tokens == 0:
+            return embedding(packed.tokens)[0]
+        self._check_unchanged()
+        vocabulary = self.model.config.get_text_config().vocab_size
+        if (largest := int(packed.tree.tokens.max())) >= vocabulary:
+            raise ValueError(
+                f"token ids must be below the model's vocabulary of {vocabulary}, got {largest}; "
+                "is it the model's own tokenizer?"
+            )
+        if self.decoder.training:
+            self._check_not_random()
+            check_shared_states(self.decoder)
+        check_depth(self.model, int(packed.tree.depth_positions.max()) + 1)
+        check_temperature(self.model, self.layers, packed.num_tokens)
+        if self.position_offset:
+            check_offset_tokens(self.model, packed)
+        return self._run_decoder(packed)
+
+    def _run_decoder(self, packed: PackedTree) -> Tensor:
+        positions = packed.depth_positions + self.position_offset
+        if self.layers:
+            call = TreeCall(packed, self.layers)
+            output = self.decoder(
+                input_ids=packed.tokens,
+                attention_mask=make_sentinel(packed.device),
+                position_ids=positions,
+                use_cache=False,
+                prefix_tree=call,
+            )
+            call.check_complete()
+        else:
+            check_reach(self.model, packed.num_tokens)
+            named = {"position_ids": positions, "use_cache": False}
+            output = self.decoder(
+                input_ids=packed.tokens,
+                attention_mask=make_dense_mask(packed, self.model.dtype),
+                **{name: it for name, it in named.items() if takes_argument(self.decoder, name)},
+            )
+        return output[0][0]
+
+
+def find_prepared(model: nn.Module) -> PreparedModel:
+    """Find the handle of a prepared model.
+
+    Args:
+        model: a model that `prepare` was called on, or one that wraps it.
+
+    Returns:
+        Its handle.
+
+    Raises:
+        ValueError: if `prepare` was not called, or undone.
+    """
+    check_type("model", model, nn.Module, "a prepared transformers model itself, not its handle")
+    model = unwrap_model(model)
+    prepared = getattr(model, ATTRIBUTE, None)
+    if not isinstance(prepared, PreparedModel):
+        raise ValueError(
+            f"model must be prepared, got a plain {type(model).__name__}; call "
+            "treetrain.prepare(model) first"
+        )
+    return prepared
+
+
+def _read_settings(model: PreTrainedModel) -> dict[str, object]:
+    """Config values that `prepare` has acted on."""
+    config = model.config.get_text_config()
+    names = ("sliding_window", "attention_chunk_size", "layer_types", "final_logit_softcapping")
+    names += ("logit_scale", "logits_scaling", "is_causal")
+    return {name: copy.copy(getattr(config, name, None)) for name in names}
