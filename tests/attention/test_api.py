@@ -9,6 +9,7 @@ from torch import Tensor
 from treetrain.attention.api import BACKENDS, choose_backend, tree_attention
 from treetrain.attention.names import BACKEND_NAMES
 from treetrain.errors import UnsupportedModelError
+from treetrain.models.dense_mask import MASK
 from treetrain.packing.packed_tree import PackedTree, pack_tree
 from treetrain.testing.trees import worked_example
 from treetrain.tree.build import build_prefix_tree
@@ -39,7 +40,14 @@ def test_an_unknown_backend_is_named() -> None:
 
 
 def test_the_names_that_are_checked_without_torch_are_those_of_the_backends() -> None:
-    assert ("auto", *BACKENDS) == BACKEND_NAMES
+    assert ("auto", *BACKENDS, MASK) == BACKEND_NAMES
+
+
+def test_a_layer_does_not_take_the_mask_of_a_whole_model(
+    packed: PackedTree, make_inputs: Inputs
+) -> None:
+    with pytest.raises(ValueError, match=r"prepare\(model\) takes for a whole model"):
+        tree_attention(*make_inputs(9), packed, backend="mask")
 
 
 def test_softcap_is_computed(packed: PackedTree, make_inputs: Inputs) -> None:

@@ -90,7 +90,10 @@ def test_a_trained_folder_can_be_trained_on_and_set_changes_the_file(config, tmp
         ),
         ("data.files=[/nowhere.jsonl]", "/nowhere.jsonl"),
         ("data.limit_tokens=1", "shortest sequence"),
-        ("tree.backend=magic", "tree.backend: must be one of auto, slices, reference, got 'magic'"),
+        (
+            "tree.backend=magic",
+            "tree.backend: must be one of auto, slices, reference, mask, got 'magic'",
+        ),
     ],
 )
 def test_wrong_input_is_2_with_a_message(config, capsys, change, message):

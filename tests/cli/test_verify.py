@@ -179,7 +179,7 @@ def test_what_is_about_rows_is_refused_without_a_file(capsys, option, value):
 REFUSED = {
     "mamba": ({"num_hidden_layers": 2, "hidden_size": 16}, "convolves 4 neighbouring tokens"),
     "t5": ({"num_layers": 1, "d_model": 16, "d_ff": 16, "d_kv": 4}, "is an encoder-decoder"),
-    "bloom": ({"n_layer": 2, "hidden_size": 16, "n_head": 2}, "AttentionInterface"),
+    "bloom": ({"n_layer": 2, "hidden_size": 16, "n_head": 2}, "ALiBi"),
 }
 
 

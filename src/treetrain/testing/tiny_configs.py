@@ -123,9 +123,10 @@ def _tiny_values(
     config_class: type[PretrainedConfig], overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
     defaults = config_class()
+    parts: Mapping[str, Any] = getattr(defaults, "sub_configs", {})
     values: dict[str, Any] = {}
     for name, default in defaults.to_dict().items():
-        if name in config_class.sub_configs:
+        if name in parts:
             part = getattr(defaults, name)
             if part is not None:
                 values[name] = _tiny_values(type(part), overrides)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from treetrain.data.sample import Ints, Sample
 from treetrain.errors import UnsupportedModelError, check_number, check_type
-from treetrain.models.guards import check_depth
+from treetrain.models.positions import check_depth
 from treetrain.models.prepared import PreparedModel
 from treetrain.models.special_ids import find_special_ids
 from treetrain.tree.build import build_prefix_tree
