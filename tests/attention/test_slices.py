@@ -100,10 +100,49 @@ def test_matmul_kernel_gives_what_the_fused_one_gives(
     inputs = make_inputs(packed.num_tokens)
     fused = slices.attend(*inputs, packed, scale=0.3, window=6)
     expected = (fused, *gradients(fused, *inputs))
-    monkeypatch.setattr(slices, "choose_kernel", lambda device: kernels.MATMUL)
+    monkeypatch.setattr(slices, "choose_kernel", lambda device, softcap: kernels.MATMUL)
     plain = slices.attend(*inputs, packed, scale=0.3, window=6)
     for one, other in zip((plain, *gradients(plain, *inputs)), expected, strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["uneven", "comb", "branch_at_128"])
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("at_once", [1 << 20, 1])
+def test_capped_scores_equal_the_reference(
+    name: str,
+    window: int | None,
+    at_once: int,
+    make_inputs: Callable[..., tuple[Tensor, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one block of queries and in many."""
+    monkeypatch.setattr(kernels, "SCORES_AT_ONCE", at_once)
+    packed = pack_tree(build_prefix_tree(tree_family()[name]))
+    inputs = make_inputs(packed.num_tokens, kv_heads=2)
+    sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    options = {"scale": 2.0, "window": window, "softcap": 1.5, "sinks": sinks}
+    capped = slices.attend(*inputs, packed, **options)
+    expected = reference.attend(*inputs, packed, **options)
+    uncapped = slices.attend(*inputs, packed, scale=2.0, window=window, sinks=sinks)
+    assert not torch.allclose(capped, uncapped, rtol=0, atol=1e-3)
+    for one, other in zip(
+        (capped, *gradients(capped, *inputs, sinks)),
+        (expected, *gradients(expected, *inputs, sinks)),
+        strict=True,
+    ):
+        assert torch.allclose(one, other, rtol=0, atol=1e-10)
+
+
+def test_capped_scores_have_the_gradients_of_finite_differences(
+    make_inputs: Callable[..., tuple[Tensor, ...]],
+) -> None:
+    packed = pack_tree(build_prefix_tree([[1, 2, 3, 4], [1, 2, 5], [1, 2, 5, 6, 7], [8, 9]]))
+    inputs = make_inputs(packed.num_tokens, size=3)
+    assert torch.autograd.gradcheck(
+        lambda query, key, value: slices.attend(query, key, value, packed, scale=1.0, softcap=0.7),
+        inputs,
+    )
 
 
 def test_equals_attention_of_each_sequence_alone(

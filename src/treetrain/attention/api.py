@@ -1,58 +1,41 @@
 """Attention of packed tokens along their paths, and the choice of a backend.
 
-A named backend computes the layer or refuses it; only `auto` chooses, and it takes the first that
-can. Backends do not know each other.
+A named backend is taken as named; only `auto` chooses. Backends do not know each other.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from treetrain.attention import reference, slices
 from treetrain.attention.names import check_backend
-from treetrain.errors import UnsupportedModelError
 from treetrain.packing.packed_tree import PackedTree
 
 #: Backends by name, the preferred first; the names are those of `names.BACKEND_NAMES`.
 BACKENDS = {"slices": slices, "reference": reference}
 
 
-def choose_backend(
-    backend: str, device: torch.device, *, softcap: float | None = None, has_sinks: bool = False
-) -> str:
-    """Choose the backend of one layer.
+def choose_backend(backend: str) -> str:
+    """Choose the backend of a layer.
 
     Args:
-        backend: a name in `BACKENDS`, or "auto" for the first that supports device and layer.
-        device: where the layer's tensors live.
-        softcap: cap of the layer's scores, or None.
-        has_sinks: whether the layer has attention sinks.
+        backend: a name in `BACKENDS`, or "auto" for the first.
 
     Returns:
         A name in `BACKENDS`.
 
     Raises:
-        ValueError: if no backend has that name.
-        UnsupportedModelError: if the named backend, or under "auto" every backend, refuses the
-            layer.
-    """  # noqa: DOC503 (check_backend raises ValueError)
+        ValueError: if no backend of layers has that name.
+    """
     check_backend(backend)
-    if backend not in ("auto", *BACKENDS):
+    if backend == "auto":
+        return next(iter(BACKENDS))
+    if backend not in BACKENDS:
         raise ValueError(
             f"backend must be 'auto' or one of {list(BACKENDS)} for a layer, got {backend!r}, "
             "which prepare(model) takes for a whole model"
         )
-    reasons = []
-    for name in BACKENDS if backend == "auto" else [backend]:
-        reason = BACKENDS[name].explain_unsupported(device, softcap=softcap, has_sinks=has_sinks)
-        if reason is None:
-            return name
-        reasons.append(f"{name}: {reason}")
-    raise UnsupportedModelError(
-        f"backend {backend!r} cannot compute this layer ({'; '.join(reasons)}); "
-        "use backend='auto' or 'reference'"
-    )
+    return backend
 
 
 def tree_attention(
@@ -78,7 +61,7 @@ def tree_attention(
         key: keys after any rotary embedding, [B, Hk, T, D]; H must be a multiple of Hk.
         value: values, [B, Hk, T, Dv].
         packed: the packed tree of T tokens, on the device of `query`.
-        backend: "slices", "reference", or "auto" for the first that supports device and layer.
+        backend: "slices", "reference", or "auto" for the first.
         scale: factor of the scores; None for 1 / sqrt(D).
         window: depth positions a query reads back, itself included; None for all.
         chunk: size of the blocks of depth positions that do not read each other; None for one
@@ -108,8 +91,7 @@ def tree_attention(
         raise ValueError(
             f"sinks must have one score per query head, [{query.shape[1]}], got {list(sinks.shape)}"
         )
-    name = choose_backend(backend, query.device, softcap=softcap, has_sinks=sinks is not None)
-    return BACKENDS[name].attend(
+    return BACKENDS[choose_backend(backend)].attend(
         query,
         key,
         value,

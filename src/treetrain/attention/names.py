@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: What a user may ask for: the first that supports device and layer, or one by name; "mask" is one
+#: What a user may ask for: the first, or one by name; "mask" is one
 #: dense mask for a whole model, which no layer chooses for itself.
 BACKEND_NAMES = ("auto", "slices", "reference", "mask")
 

@@ -12,23 +12,6 @@ from torch import Tensor
 from treetrain.packing.packed_tree import PackedTree
 
 
-def explain_unsupported(
-    device: torch.device, *, softcap: float | None = None, has_sinks: bool = False
-) -> str | None:
-    """Say why this backend cannot compute a layer.
-
-    Args:
-        device: where the layer's tensors live.
-        softcap: cap of the layer's scores, or None.
-        has_sinks: whether the layer has attention sinks.
-
-    Returns:
-        Always None: the reference computes every layer.
-    """
-    del device, softcap, has_sinks
-    return None
-
-
 def find_visibility(
     packed: PackedTree, *, window: int | None = None, chunk: int | None = None
 ) -> Tensor:

@@ -2,8 +2,8 @@
 
 Every kernel call of `plan` is attention of one rectangle. Outputs of a row's rectangles are merged
 by their log-sum-exp; the backward pass hands each rectangle the merged output and log-sum-exp,
-which makes it exact. Grouped heads are never expanded. Score capping has no fused kernel and is
-left to `reference`.
+which makes it exact. Grouped heads are never expanded. Capped scores take matrix products
+in place of a fused kernel.
 
 Source: the merge and its backward pass are those of ring attention, Liu et al., arXiv:2310.01889.
 """
@@ -23,25 +23,6 @@ from treetrain.attention.plan import Call, plan_calls
 from treetrain.packing.packed_tree import PackedTree
 
 
-def explain_unsupported(
-    device: torch.device, *, softcap: float | None = None, has_sinks: bool = False
-) -> str | None:
-    """Say why this backend cannot compute a layer.
-
-    Args:
-        device: where the layer's tensors live.
-        softcap: cap of the layer's scores, or None.
-        has_sinks: whether the layer has attention sinks.
-
-    Returns:
-        The reason, or None if it can.
-    """
-    del device, has_sinks
-    if softcap is not None:
-        return f"scores capped at {softcap} need a kernel that hands out capped scores"
-    return None
-
-
 def attend(
     query: Tensor,
     key: Tensor,
@@ -55,13 +36,12 @@ def attend(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Attend along paths; `treetrain.attention.api.tree_attention` says what is what."""
-    assert softcap is None
     name = ("slices", window, chunk)
     if name not in packed.plans:
         packed.plans[name] = _Rectangles.from_calls(
             plan_calls(packed.tree, window=window, chunk=chunk)
         )
-    return _SliceAttention.apply(query, key, value, sinks, packed.plans[name], scale)
+    return _SliceAttention.apply(query, key, value, sinks, packed.plans[name], scale, softcap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +78,9 @@ class _SliceAttention(torch.autograd.Function):
         sinks: Tensor | None,
         rectangles: _Rectangles,
         scale: float,
+        softcap: float | None,
     ) -> Tensor:
-        kernel = choose_kernel(query.device)
+        kernel = choose_kernel(query.device, softcap)
         wide_query, wide_key, wide_value = _widen(query, key, value)
         batch, heads, tokens, size = wide_query.shape
         output = wide_query.new_empty(batch, tokens, heads, size).transpose(1, 2)
@@ -125,14 +106,14 @@ class _SliceAttention(torch.autograd.Function):
             logsumexp = with_sinks
         output = output[..., : value.shape[-1]].to(query.dtype)
         ctx.save_for_backward(query, key, value, sinks, output, logsumexp)
-        ctx.rectangles, ctx.scale = rectangles, scale
+        ctx.rectangles, ctx.scale, ctx.softcap = rectangles, scale, softcap
         return output
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, sinks, output, logsumexp = ctx.saved_tensors
-        kernel = choose_kernel(query.device)
+        kernel = choose_kernel(query.device, ctx.softcap)
         wide_query, wide_key, wide_value = _widen(query, key, value)
         size = wide_query.shape[-1]
         wide_output = _pad(output.to(wide_query.dtype), size)
@@ -166,6 +147,7 @@ class _SliceAttention(torch.autograd.Function):
             grad_key[..., : key.shape[-1]].to(key.dtype),
             grad_value[..., : value.shape[-1]].to(value.dtype),
             grad_sinks,
+            None,
             None,
             None,
         )

@@ -8,7 +8,6 @@ matters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,14 +24,6 @@ _PROBE_NAME = "treetrain_probe"
 #: Positions at which mask functions are evaluated; windows and chunks beyond bind no tree of this
 #: depth.
 _FAR = 1 << 20
-
-
-@dataclass
-class _Seen:
-    mask: Tensor | None
-    softcap: float | None
-    has_sinks: bool
-    query: Tensor
 
 
 def probe_layers(
@@ -52,15 +43,15 @@ def probe_layers(
     Raises:
         TreeLostError: if some layers do not attend through the interface.
         UnsupportedModelError: if a layer's mask is not causal with at most a window and a chunk,
-            if a module attends in two ways, if the model's own implementation leaves out a cap of
-            scores, or if the backend refuses a layer.
-    """  # noqa: DOC502 (reading masks and choosing backends raises)
+            if a module attends in two ways, or if the model's own implementation leaves out a cap
+            of scores.
+    """  # noqa: DOC502 (reading masks raises)
     name = type(model).__name__
     if not model._can_set_attn_implementation():
         raise TreeLostError(f"{name} does not attend through transformers' AttentionInterface")
     implementation = model.config.get_text_config()._attn_implementation
     assert implementation is not None
-    seen: dict[nn.Module, list[_Seen]] = {}
+    seen: dict[nn.Module, list[Tensor | None]] = {}
     masks: dict[int, Callable[..., Any]] = {}
     build_mask = AttentionMaskInterface()[implementation]
 
@@ -84,9 +75,7 @@ def probe_layers(
                 f"{name_module(module)} caps its scores at {keywords['softcap']}, which 'sdpa' "
                 "leaves out; call model.set_attn_implementation('eager') before prepare(model)"
             )
-        seen.setdefault(module, []).append(
-            _Seen(attention_mask, keywords.get("softcap"), keywords.get("s_aux") is not None, query)
-        )
+        seen.setdefault(module, []).append(attention_mask)
         return find_original(implementation, module)(
             module, query, key, value, attention_mask, **keywords
         )
@@ -108,18 +97,15 @@ def probe_layers(
             "one branch into the next, and layers that read images are not run on text"
         )
     layers: dict[nn.Module, Layer] = {}
+    chosen = choose_backend(backend)
     for module, several in seen.items():
-        for what in several:
-            if what.mask is None or id(what.mask) not in masks:
+        for mask in several:
+            if mask is None or id(mask) not in masks:
                 raise TreeLostError(
                     f"{name_module(module)} attends with a mask that transformers' mask functions "
                     "did not build, so that its visibility is unknown"
                 )
-            window, chunk = _read_mask(masks[id(what.mask)], module)
-            chosen = choose_backend(
-                backend, what.query.device, softcap=what.softcap, has_sinks=what.has_sinks
-            )
-            layer = Layer(chosen, window, chunk)
+            layer = Layer(chosen, *_read_mask(masks[id(mask)], module))
             # A module may attend several times in one forward pass, but in one way.
             if layers.setdefault(module, layer) != layer:
                 raise UnsupportedModelError(
