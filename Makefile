@@ -18,6 +18,8 @@ INSTALL := $(BIN)/python -m pip install -qq --no-input
 # Nothing here asks a model hub.
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
+# Kernels of torchao for other machines, of which it tells one by one that they do not load.
+export TORCHAO_FORCE_SKIP_LOADING_SO_FILES := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help

@@ -1,8 +1,9 @@
 """Attention of one rectangle, dense or causal, with the log-sum-exp handed out.
 
-Two kernels of one shape: torch's fused CPU kernel, and plain matrix products for every other
-device and for capped scores, which no fused kernel hands out. The backward pass takes the output and log-sum-exp of the *whole* row, merged over all its
-rectangles, which is what makes a rectangle's share of the gradient exact.
+Two kernels of one shape: torch's fused CPU kernel, and plain matrix products for every other device
+and for capped scores, which no fused kernel hands out. The backward pass takes the output and
+log-sum-exp of the *whole* row, merged over all its rectangles, which is what makes a rectangle's
+share of the gradient exact.
 """
 
 from __future__ import annotations
