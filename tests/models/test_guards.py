@@ -268,3 +268,19 @@ def test_a_bias_of_scores_by_position_is_refused() -> None:
     attention.forward = MethodType(forward, attention)
     with pytest.raises(UnsupportedModelError, match="position_bias"):
         prepare(model)
+
+
+def test_a_mask_that_reads_both_ways_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="mask functions did not build"):
+        prepare(make_tiny_model("bert", is_decoder=False))
+
+
+def test_a_mask_that_looks_up_blocks_of_the_call_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="blocks read in both directions"):
+        prepare(make_tiny_model("gemma4_unified"))
+
+
+@pytest.mark.parametrize("model_type", ["bart", "marian", "blenderbot"])
+def test_learned_positions_that_nobody_can_hand_over_are_named(model_type: str) -> None:
+    with pytest.raises(UnsupportedModelError, match="names no position_ids"):
+        prepare(make_tiny_model(model_type))

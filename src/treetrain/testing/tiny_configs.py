@@ -20,7 +20,7 @@ _SIZES: tuple[tuple[str, int], ...] = (
     (r"(eos_token_id|eos_index|sep_token_id|forced_eos_token_id|decoder_start_token_id)", 2),
     (r".*(image|audio|video|vision|boi|eoi|boa|eoa|mask|cls|unk)\w*_(token_)?(id|index)", 3),
     (r"(num_|n_|decoder_|encoder_|num_decoder_|num_encoder_)?(hidden_)?layers?", 4),
-    (r"(num_|decoder_|encoder_)?(num_)?(key_value|kv)_heads", 2),
+    (r"\w*(key_value|kv)_heads", 2),
     (r"\w*(attention_heads|num_heads|n_heads?)", 4),
     (r"(head_dim|attention_head_size|attention_head_dim|global_head_dim|d_kv|swa_head_dim)", 8),
     (r"qk_nope_head_dim", 8),
@@ -79,6 +79,8 @@ _ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
 #: What patterns cannot say: values that have to agree with others, or that have no size.
 _SPECIAL: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "reformer": {"axial_pos_embds": False},
     "xmod": {"default_language": "en_XX"},
     "roc_bert": {"pronunciation_embed_dim": 32, "shape_embed_dim": 32},
