@@ -54,6 +54,14 @@ def test_a_window_that_one_mask_cannot_say_is_refused() -> None:
         prepare(make_tiny_model("gpt_neo"))
 
 
+@pytest.mark.parametrize("setting", [{"attention_window": [4, 4]}, {"local_span": 4}])
+def test_a_limit_of_another_name_is_seen(setting: dict[str, object]) -> None:
+    prepared = prepare(make_tiny_model("nemotron"))
+    prepared.model.config.update(setting)
+    with pytest.raises(UnsupportedModelError, match=next(iter(setting))):
+        logits_on_tree(prepared, tree_family()["uneven"])
+
+
 def test_layers_that_do_not_attend_are_counted() -> None:
     with pytest.raises(UnsupportedModelError, match="as one dense mask: only 0 of the 4 layers"):
         prepare(make_tiny_model("rwkv"))

@@ -24,7 +24,7 @@ from treetrain.packing.packed_tree import PackedTree
 #: Name of this way among the backends that `prepare` takes.
 MASK = "mask"
 #: Config values that limit how far back something looks.
-_LIMIT = re.compile(r"(?!num_|n_)\w*(window|chunk|block|topk|top_k)(?!\w*layers)")
+_LIMIT = re.compile(r"(?!num_|n_)\w*(window|chunk|block|topk|top_k|span|local)(?!\w*layers)")
 #: What a forward pass may run into that takes masks of another kind.
 _MASK_ERRORS = (
     RuntimeError,
@@ -69,9 +69,9 @@ def check_reach(model: PreTrainedModel, tokens: int) -> None:
     """
     config = model.config.get_text_config()
     for name, value in config.to_dict().items():
-        if not _LIMIT.match(name) or isinstance(value, bool) or not isinstance(value, int):
-            continue
-        if 0 < value < tokens:
+        values = value if isinstance(value, list | tuple) else [value]
+        sizes = [one for one in values if isinstance(one, int) and not isinstance(one, bool)]
+        if _LIMIT.match(name) and any(0 < size < tokens for size in sizes):
             raise UnsupportedModelError(
                 f"{type(model).__name__} has {name}={value} and takes trees as one dense mask, "
                 f"which cannot say what that does to a tree of {tokens} tokens; pack trees of at "
