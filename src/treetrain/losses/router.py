@@ -45,7 +45,9 @@ class RouterLoss:
     """Which losses of the routers are added to the loss of the tokens.
 
     Attributes:
-        form: over what the load-balancing loss is taken; see `treetrain.losses.router`.
+        form: over what the load-balancing loss is taken: "batch" (all sequences of the window),
+            "micro_batch" (those of each batch), "sequence" (each one) or "deepseek_v3" (each one,
+            of sigmoid scores); `treetrain.losses.router` has the formulas.
         load_balancing: factor of the load-balancing loss, `router_aux_loss_coef` of many configs.
         z: factor of the router z-loss. With both 0 the routers have no loss.
         window_choices: for "batch" and a window of several batches, what `measure_choices` gave for

@@ -75,7 +75,8 @@ def check_reach(model: PreTrainedModel, tokens: int) -> None:
             raise UnsupportedModelError(
                 f"{type(model).__name__} has {name}={value} and takes trees as one dense mask, "
                 f"which cannot say what that does to a tree of {tokens} tokens; pack trees of at "
-                "most that many (a token budget), or train it on separate sequences"
+                f"most {min(size for size in sizes if size > 0)} tokens (a token budget), or train "
+                "it on separate sequences"
             )
 
 
@@ -129,7 +130,8 @@ def check_all_attend(model: PreTrainedModel, decoder: nn.Module, packed: PackedT
     layers = model.config.get_text_config().num_hidden_layers
     if attention.count < layers:
         raise UnsupportedModelError(
-            f"only {attention.count} of the {layers} layers of {type(model).__name__} attend to "
-            "all tokens; layers of another kind (recurrent, convolution, sparse attention) would "
-            "run from one branch into the next; train it on separate sequences"
+            f"only {attention.count} of the {layers} layers of {type(model).__name__} attend over "
+            f"just the {packed.num_tokens} tokens of the call; others (recurrent, convolution, "
+            "sparse, or with tokens that the model adds) would run from one branch into the next; "
+            "train it on separate sequences"
         )

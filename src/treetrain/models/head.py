@@ -7,6 +7,7 @@ reproduces is refused.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,9 @@ from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.before_head import find_factor
+
+#: Config values that cap logits; those of attention scores are others.
+_CAP = re.compile(r"(?!attn|attention)\w*logits?_\w*cap")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +86,8 @@ def find_head(model: PreTrainedModel, layer: nn.Module, hidden: Tensor, *, logit
     with torch.no_grad():
         measured = find_factor(layer(hidden), logits)
     scales += [1.0] if measured is None else [1.0, measured]
-    caps = [getattr(config, "final_logit_softcapping", None), None]
+    named = {name: value for name, value in config.to_dict().items() if _CAP.match(name)}
+    caps = [*(cap for cap in named.values() if isinstance(cap, int | float) and cap > 0), None]
     expected = logits.to(torch.promote_types(logits.dtype, torch.float32))
     tolerance = 8 * torch.finfo(logits.dtype).eps * max(float(expected.abs().max()), 1e-6)
     closest = float("inf")

@@ -80,6 +80,7 @@ _ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
 _SPECIAL: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "reformer": {"axial_pos_embds": False},
     "xmod": {"default_language": "en_XX"},
