@@ -72,7 +72,7 @@ def write_pages(outcomes: dict[str, Outcome]) -> None:
         "are shares of the largest logit and the largest gradient. Where float32 is off by more",
         "than 1e-5 on either way, float64 is the judge. A status holds for that config: another of",
         "the same type may have layers that are refused, or a window that its trees never reach.",
-        "`prepare` decides for the model at hand. `make models` writes this page and `models.json`.",
+        "`prepare` decides for the model at hand. `make models` writes this page and its JSON.",
         "",
         "| status | types | meaning |",
         "|---|---|---|",

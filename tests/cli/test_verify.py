@@ -239,3 +239,11 @@ def test_the_words_of_the_report_are_explained_below_it(file, capsys):
     assert lines[0].endswith("float32, reduction path_mean")
     for word in ("step", "order", "own_target", "ancestor"):
         assert any(f"{word}: " in line for line in lines[-2:])
+
+
+def test_dropout_that_the_check_runs_without_is_noted(tmp_path, capsys):
+    make_tiny_model("llama", attention_dropout=0.1).save_pretrained(tmp_path)
+    capsys.readouterr()
+    assert main(["verify", "--model", str(tmp_path), "--limit-tokens", "60", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert any("attention_dropout=0.1" in note for note in told["notes"])

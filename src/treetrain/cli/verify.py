@@ -122,6 +122,7 @@ def run(args: argparse.Namespace) -> int:
     prepare(model, args.backend)
     if args.file is None:
         samples, notes = _make(model, args.limit_tokens)
+    notes += _note_dropout(model)
     progress.wipe()
     for line in notes:
         print(f"note: {line}", file=sys.stderr)
@@ -196,10 +197,26 @@ def _make(model: PreTrainedModel, limit: int | None) -> tuple[list[Sample], list
     note = (
         f"no FILE: {say_count(len(samples), 'sequence')} made for the model, "
         f"{sum(map(len, samples)):,} flat tokens, the longest {longest:,}; the check is a training "
-        "step over each, and a step and eleven forward passes over their trees; --limit-tokens N "
-        "takes fewer"
+        "step over each, and a step and eleven forward passes over their trees"
+        + ("; --limit-tokens N takes fewer" if limit is None else "")
     )
     return samples, [note]
+
+
+def _note_dropout(model: PreTrainedModel) -> list[str]:
+    """What the config would drop in training, which this check runs without."""
+    rates = {
+        name: rate
+        for name, rate in model.config.get_text_config().to_dict().items()
+        if "drop" in name and isinstance(rate, float) and rate > 0
+    }
+    if not rates:
+        return []
+    named = ", ".join(f"{name}={rate}" for name, rate in rates.items())
+    return [
+        f"the config names {named}: this check runs without dropout, and training on trees refuses "
+        "it where it is used; set it to 0"
+    ]
 
 
 def _tokenizer(args: argparse.Namespace) -> Any:
