@@ -240,7 +240,7 @@ def test_the_head_sees_each_distinct_end_once(make: Any) -> None:
     rows.clear()
     sequence_values(model, pack([[1, 2, 3], [1, 2], [1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2], [7, 8]]))
     # Beside the four ends only looks at two rows, to see that the head works on each token.
-    assert rows == [2, 2, 2, 4]
+    assert rows == [2, 2, 2, 2, 2, 4]
 
 
 def test_what_comes_after_a_sequence_s_end_does_not_move_its_value() -> None:
@@ -443,3 +443,57 @@ def test_autocast_keeps_the_head_s_gradients() -> None:
     torch.cat(values).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert values[0].dtype == torch.bfloat16
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scan = nn.GRU(32, 8)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.scan(hidden)[0]
+
+
+class SummedUp(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return super().forward(input.cumsum(0))
+
+
+class Centred(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return super().forward(input - input.mean(0))
+
+
+class Dropping(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return super().forward(nn.functional.dropout(input, 0.5, self.training))
+
+
+@pytest.mark.parametrize(
+    ("head", "zero"),
+    [
+        (Recurrent(), False),
+        (SummedUp(32, 1), False),
+        (SummedUp(32, 1), True),
+        (Centred(32, 1), False),
+        (Centred(32, 1), True),
+    ],
+)
+def test_heads_in_which_tokens_reach_other_ones_are_refused(head: nn.Module, zero: bool) -> None:
+    if zero:
+        for parameter in head.parameters():
+            nn.init.zeros_(parameter)
+    model = make_tiny_model("llama")
+    prepare(model)
+    with pytest.raises(UnsupportedModelError, match="mixes tokens"):
+        token_values(model, pack([[1, 2, 3], [1, 2, 4]]), head)
+
+
+def test_dropout_that_weights_of_0_hide_is_refused() -> None:
+    head = Dropping(32, 1)
+    nn.init.zeros_(head.weight)
+    model = make_tiny_model("llama")
+    prepare(model)
+    with pytest.raises(RandomModelError, match="draws at random"):
+        token_values(model, pack([[1, 2, 3], [1, 2, 4]]), head)
+    token_values(model, pack([[1, 2, 3], [1, 2, 4]]), head.eval())

@@ -315,7 +315,8 @@ def test_hooks_of_what_is_around_the_model_are_refused(part: str) -> None:
 
 
 def test_dropout_of_an_adapter_is_refused_in_training_only() -> None:
-    model = make_adapted(lora_dropout=0.25)
+    # New adapters come in training, whatever the model is in.
+    model = make_adapted(lora_dropout=0.25).eval()
     prepare(model)
     batch = pack(SEQUENCES)
     sft_loss(model, batch, "sum")
@@ -357,7 +358,7 @@ def test_an_adapter_that_draws_is_refused_while_its_weights_still_hide_it() -> N
             return hidden + torch.randn_like(hidden) if self.training else hidden
 
     layer.lora_dropout["default"] = Noisy()
-    prepare(model)
+    prepare(model.eval())
     sft_loss(model, pack(SEQUENCES), "sum")
     model.train()
     with pytest.raises(RandomModelError, match="draws at random"):

@@ -21,7 +21,7 @@ def test_positions_of_the_roberta_family_start_after_its_padding_id(padding: int
     alone = logits_alone(model, SEQUENCES)
     expected = gradients(model, alone)
     prepared = prepare(model)
-    assert prepared.position_offset == padding + 1
+    assert prepared.positions.offset == padding + 1
     ours = logits_on_tree(prepared, SEQUENCES)
     check_equal(ours, alone, gradients(model, ours), expected)
 
@@ -35,7 +35,7 @@ def test_a_padding_id_that_takes_no_position_is_refused() -> None:
 
 @pytest.mark.parametrize("model_type", ["opt", "gpt2", "llama", "bert"])
 def test_other_models_need_no_offset(model_type: str) -> None:
-    assert prepare(make_tiny_model(model_type)).position_offset == 0
+    assert prepare(make_tiny_model(model_type)).positions.offset == 0
 
 
 @pytest.mark.parametrize("model_type", ["bloom", "mpt"])

@@ -185,25 +185,50 @@ def _run(head: nn.Module, hidden: Tensor) -> Tensor:
 
 
 def _check_rows(head: nn.Module, one: Tensor) -> None:
-    """Refuse a head whose value of a token is not a function of its hidden state alone."""
+    """Refuse a head whose value of a token is not a function of its hidden state alone.
+
+    Looked at is the value of either of two tokens and its gradients, which show what weights of 0
+    hide.
+    """
     beside = one.roll(1, -1)
     on_cpu = one.device.type == "cpu"
     devices, kind = ([], "cuda") if on_cpu else ([one.device], one.device.type)
-    with torch.random.fork_rng(devices, device_type=kind), torch.no_grad():
-        rows = torch.cat([one, beside])
-        first, again = _run(head, rows), _run(head, rows)
-        other = _run(head, torch.cat([one, -beside]))
-    allowed = _MOVED * first.abs().max()
+    rows = torch.cat([one, beside])
+    with torch.random.fork_rng(devices, device_type=kind):
+        first, again = _look(head, rows, 0), _look(head, rows, 0)
+        second = _look(head, rows, 1)
+        first_beside_other = _look(head, torch.cat([one, -beside]), 0)
+        second_beside_other = _look(head, torch.cat([-one, beside]), 1)
     name = type(head).__name__
-    if (again - first).abs().max() > allowed:
+    if _differ(again, first):
         raise RandomModelError(
             f"head {name} draws at random: two calls on the same hidden states differ, and a "
             "shared token cannot be drawn differently for each sequence",
             "set its rate of dropout or noise to 0, or call head.eval()",
         )
-    if (other[0] - first[0]).abs().max() > allowed:
+    if _differ(first_beside_other, first) or _differ(second_beside_other, second):
         raise UnsupportedModelError(
             f"head {name} mixes tokens: the value of one changes with the hidden state of another "
-            "(a batch norm in training, or an attention?), which separate sequences would not do; "
-            "take a head that works on each token, or call head.eval()"
+            "(a batch norm in training, a recurrent layer, or an attention?), which separate "
+            "sequences would not do; take a head that works on each token, or call head.eval()"
         )
+
+
+def _look(head: nn.Module, rows: Tensor, place: int) -> list[Tensor]:
+    """The value of one row, and its gradients in the head's parameters."""
+    with torch.enable_grad():
+        value = _run(head, rows)[place]
+        seen = [value.detach()]
+        parameters = [part for part in head.parameters() if part.requires_grad]
+        if value.requires_grad and parameters:
+            found = torch.autograd.grad(value.float().sum(), parameters, allow_unused=True)
+            seen += [gradient for gradient in found if gradient is not None]
+    return seen
+
+
+def _differ(some: list[Tensor], others: list[Tensor]) -> bool:
+    return any(
+        bool((one - other).abs().max() > _MOVED * other.abs().max())
+        for one, other in zip(some, others, strict=True)
+        if one.numel()
+    )

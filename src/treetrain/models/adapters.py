@@ -115,6 +115,23 @@ def adapters_draw(model: nn.Module, run: Callable[[], object]) -> bool:
     return found
 
 
+def read_rates(model: nn.Module) -> tuple[float, ...]:
+    """Read the rates at which a model's modules drop, as they stand in their attributes.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The rates, in the order of the modules.
+    """
+    return tuple(
+        value
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float) and (name == "p" or "drop" in name)
+    )
+
+
 def _adapter_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Layers that hold adapters, by the switches that peft gives their classes."""
     for name, module in model.named_modules():

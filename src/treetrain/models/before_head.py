@@ -44,13 +44,13 @@ class BeforeHead:
         if self.module is None:
             return hidden
         if all(part is not self.layer for part in self.module.modules()):
-            return self.module(hidden)
+            return self.module(hidden[None])[0]
         # The module goes on to the output layer, whose input is wanted.
         hook = self.layer.register_forward_pre_hook(_stop, prepend=True)
         try:
-            self.module(hidden)
+            self.module(hidden[None])
         except _Reached as reached:
-            return reached.hidden
+            return reached.hidden[0]
         finally:
             hook.remove()
         raise AssertionError(f"{type(self.module).__name__} did not call the output layer")
@@ -150,7 +150,7 @@ def find_factor(values: Tensor, wanted: Tensor) -> float | None:
     if values.shape != wanted.shape:
         return None
     wide, wanted = values.double(), wanted.double()
-    place = int(wide.abs().argmax())
-    factor = float(wanted.flatten()[place] / wide.flatten()[place])
+    # Over all of them, since each is rounded.
+    factor = float((wide * wanted).sum() / (wide * wide).sum().clamp(min=1e-300))
     allowed = 4 * torch.finfo(values.dtype).eps * float(wanted.abs().max())
     return factor if float((wide * factor - wanted).abs().max()) <= allowed else None

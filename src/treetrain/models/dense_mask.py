@@ -24,7 +24,10 @@ from treetrain.packing.packed_tree import PackedTree
 #: Name of this way among the backends that `prepare` takes.
 MASK = "mask"
 #: Config values that limit how far back something looks.
-_LIMIT = re.compile(r"(?!num_|n_)\w*(window|chunk|block|topk|top_k|span|local)(?!\w*layers)")
+_LIMIT = re.compile(
+    r"(?!\w*(layers|experts|heads|moe|group|num_\w*blocks|n_blocks))"
+    r"\w*(window|chunk|block|topk|top_k|span|local|lookback|context|reach)"
+)
 #: What a forward pass may run into that takes masks of another kind.
 _MASK_ERRORS = (
     RuntimeError,

@@ -90,16 +90,19 @@ def find_head(model: PreTrainedModel, layer: nn.Module, hidden: Tensor, *, logit
     caps = [*(cap for cap in named.values() if isinstance(cap, int | float) and cap > 0), None]
     expected = logits.to(torch.promote_types(logits.dtype, torch.float32))
     tolerance = 8 * torch.finfo(logits.dtype).eps * max(float(expected.abs().max()), 1e-6)
-    closest = float("inf")
+    found: tuple[float, Head | None] = (float("inf"), None)
     for scale in scales:
         for softcap in dict.fromkeys(caps):
             head = Head(layer, scale, softcap)
             with torch.no_grad():
                 error = float((head(hidden) - expected).abs().max())
-            closest = min(closest, error)
-            if error <= tolerance:
-                check_leaves(model, head, hidden)
-                return head
+            # The closest: in half precision a wrong one may be near. The first of equals.
+            if error < found[0]:
+                found = (error, head)
+    closest, head = found
+    if head is not None and closest <= tolerance:
+        check_leaves(model, head, hidden)
+        return head
     forward = type(model).forward
     raise UnsupportedModelError(
         f"{type(model).__name__} computes logits that its output layer does not give (closest: off "
@@ -120,10 +123,31 @@ def check_leaves(model: PreTrainedModel, head: Head, hidden: Tensor) -> None:
     Raises:
         UnsupportedModelError: if one would reach another trainable tensor.
     """
-    with torch.enable_grad():
-        ends = [head(hidden.detach()).grad_fn]
     known = set(map(id, head.parameters))
-    visited = set()
+    with torch.enable_grad():
+        logits = head(hidden.detach())
+    for leaf in find_leaves(logits):
+        if id(leaf) not in known:
+            raise UnsupportedModelError(
+                f"the output layer of {type(model).__name__} uses a trainable tensor of shape "
+                f"{list(leaf.shape)} that is none of its parameters (in a forward hook, or in an "
+                "adapter of another layer?), which would get no gradient; make it a parameter of "
+                "the layer"
+            )
+
+
+def find_leaves(result: Tensor) -> list[Tensor]:
+    """Find the tensors that get a gradient when one is computed from a result.
+
+    Args:
+        result: the result of a computation.
+
+    Returns:
+        The leaves of its graph.
+    """
+    ends = [result.grad_fn]
+    visited: set[object] = set()
+    leaves: list[Tensor] = []
     while ends:
         node = ends.pop()
         if node is None or node in visited:
@@ -131,10 +155,6 @@ def check_leaves(model: PreTrainedModel, head: Head, hidden: Tensor) -> None:
         visited.add(node)
         ends.extend(before for before, _ in node.next_functions)
         leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) not in known:
-            raise UnsupportedModelError(
-                f"the output layer of {type(model).__name__} uses a trainable tensor of shape "
-                f"{list(leaf.shape)} that is none of its parameters (in a forward hook, or in an "
-                "adapter of another layer?), which would get no gradient; make it a parameter of "
-                "the layer"
-            )
+        if leaf is not None:
+            leaves.append(leaf)
+    return leaves

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,8 +39,21 @@ def takes_argument(module: nn.Module, name: str) -> bool:
     )
 
 
-def find_position_offset(decoder: nn.Module, tokens: Tensor) -> int:
-    """Find what a model adds to positions that it counts itself, and not to those handed over.
+@dataclass(frozen=True)
+class Positions:
+    """How a model takes positions.
+
+    Attributes:
+        offset: what it adds to those that it counts itself, and not to those handed over.
+        count: rows of its position embedding; None for one that has none, or was not found.
+    """
+
+    offset: int = 0
+    count: int | None = None
+
+
+def find_positions(decoder: nn.Module, tokens: Tensor) -> Positions:
+    """Find how a model takes positions, by the ids that reach its embeddings.
 
     The roberta family starts at the padding id plus one. Its position embedding is watched in a
     call without positions and in one with them.
@@ -49,10 +63,10 @@ def find_position_offset(decoder: nn.Module, tokens: Tensor) -> int:
         tokens: one sequence without a padding id, [1, n] int64.
 
     Returns:
-        What has to be added to depth positions; 0 for most models.
+        What has to be added to depth positions, and how many there are.
     """
     if not takes_argument(decoder, "position_ids"):
-        return 0
+        return Positions()
     count = torch.arange(tokens.shape[1], device=tokens.device)
     with torch.no_grad():
         with _watch_embeddings(decoder) as seen_alone:
@@ -61,21 +75,21 @@ def find_position_offset(decoder: nn.Module, tokens: Tensor) -> int:
             decoder(input_ids=tokens, position_ids=count[None], use_cache=False)
     for module, alone in seen_alone.items():
         given = seen_given.get(module)
-        if given is None or alone.shape != given.shape or torch.equal(alone, given):
+        if given is None or alone.shape != given.shape or alone.shape[-1] != len(count):
             continue
-        if alone.shape[-1] == len(count) and bool((given == count).all()):
+        if not alone.dtype.is_floating_point and bool((given == count).all()):
             shift = (alone - given).unique()
             if len(shift) == 1:
-                return int(shift)
-    return 0
+                return Positions(int(shift), module.num_embeddings)
+    return Positions()
 
 
 @contextmanager
-def _watch_embeddings(decoder: nn.Module) -> Iterator[dict[nn.Module, Tensor]]:
+def _watch_embeddings(decoder: nn.Module) -> Iterator[dict[nn.Embedding, Tensor]]:
     """Yields the ids that each embedding is called with, by module."""
-    seen: dict[nn.Module, Tensor] = {}
+    seen: dict[nn.Embedding, Tensor] = {}
 
-    def watch(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def watch(module: nn.Embedding, inputs: tuple[Any, ...], output: Any) -> None:
         del output
         if inputs and isinstance(inputs[0], Tensor):
             seen[module] = inputs[0].detach()
@@ -89,23 +103,35 @@ def _watch_embeddings(decoder: nn.Module) -> Iterator[dict[nn.Module, Tensor]]:
             hook.remove()
 
 
-def check_offset_tokens(model: PreTrainedModel, packed: PackedTree) -> None:
-    """Refuse padding ids in a tree for a model that does not count them as positions.
+def check_positions(model: PreTrainedModel, positions: Positions, packed: PackedTree) -> None:
+    """Refuse a tree that a model's position embedding cannot serve.
 
     Args:
-        model: a model with a position offset.
+        model: the model.
+        positions: how it takes positions.
         packed: the packed tree.
 
     Raises:
-        UnsupportedModelError: if a token is the padding id.
+        ValueError: if a path is longer than there are positions.
+        UnsupportedModelError: if a token is the padding id of a model that gives it no position.
     """
-    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
+    name = type(model).__name__
+    depth = int(packed.tree.depth_positions.max()) + 1
+    if positions.count is not None and depth + positions.offset > positions.count:
+        raise ValueError(
+            f"paths must be at most {positions.count - positions.offset} tokens long, which is how "
+            f"many positions {name} has, got {depth}; leave out or cut longer sequences"
+        )
+    if not positions.offset:
+        return
+    # Counting starts one after the padding id.
+    padding = positions.offset - 1
     places = (packed.tree.tokens == padding).nonzero()[0]
     if len(places):
         raise UnsupportedModelError(
-            f"{type(model).__name__} gives its padding id {padding} no position of its own, so "
-            f"that tokens after it stand elsewhere; packed token {places[0]} is one: leave padding "
-            "out of sequences, by a mask where they come with it"
+            f"{name} gives its padding id {padding} no position of its own, so that tokens after "
+            f"it stand elsewhere; packed token {places[0]} is one: leave padding out of sequences, "
+            "by a mask where they come with it"
         )
 
 

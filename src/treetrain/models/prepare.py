@@ -32,7 +32,7 @@ from treetrain.models.hooks import (
 )
 from treetrain.models.positions import (
     check_alibi,
-    find_position_offset,
+    find_positions,
 )
 from treetrain.models.prepared import ATTRIBUTE, PreparedModel
 from treetrain.models.probe import probe_layers
@@ -41,6 +41,7 @@ from treetrain.models.score import find_score
 from treetrain.models.self_check import (
     calm,
     check_on_tree,
+    check_parameters,
     large_logits,
     make_check_sequences,
     uncompiled,
@@ -93,12 +94,12 @@ def prepare(model: nn.Module, backend: str = "auto") -> PreparedModel:
 
 def _prepare(wrapper: nn.Module, backend: str) -> PreparedModel:
     model = unwrap_model(wrapper)
+    check_backend(backend)
     if isinstance(before := getattr(model, ATTRIBUTE, None), PreparedModel):
         before.undo()
     check_model(model)
     assert isinstance(model, PreTrainedModel)
     check_wrappers(model)
-    check_backend(backend)
     register_attention()
     with calm(wrapper), uncompiled(wrapper):
         sequences = make_check_sequences(model)
@@ -112,13 +113,14 @@ def _prepare(wrapper: nn.Module, backend: str) -> PreparedModel:
         check_quantised(model, tokens)
         check_same_logits(wrapper, model, tokens)
         before_head, head = _find_head(model, decoder, tokens)
+        check_parameters(model, (decoder, before_head.module, head.layer), tokens)
         make = partial(
             PreparedModel,
             model,
             decoder,
             before_head=before_head,
             head=head,
-            position_offset=find_position_offset(decoder, tokens),
+            positions=find_positions(decoder, tokens),
         )
         prepared = _find_way(make, backend, sequences)
     prepared.activate()

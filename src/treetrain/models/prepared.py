@@ -20,6 +20,7 @@ from treetrain.models.adapters import (
     check_adapter_rates,
     find_idle,
     read_adapters,
+    read_rates,
 )
 from treetrain.models.attached import Attached, check_attached, read_attached, remove_pre_hook
 from treetrain.models.before_head import BeforeHead
@@ -44,13 +45,15 @@ from treetrain.models.implementation import (
     restore_implementations,
 )
 from treetrain.models.positions import (
+    Positions,
     check_depth,
-    check_offset_tokens,
+    check_positions,
     check_temperature,
     takes_argument,
 )
 from treetrain.models.score import find_output_layer
 from treetrain.models.self_check import (
+    check_way_to_logits,
     draws_at_random,
     make_check_sequences,
     uncompiled,
@@ -71,7 +74,7 @@ class PreparedModel:
         decoder: the part of it that returns hidden states.
         before_head: the way of its hidden states to the head.
         head: the map from hidden states to logits, or to values.
-        position_offset: what is added to depth positions.
+        positions: how the model takes positions.
         layers: what each attention module computes; empty for a model that takes trees as one dense
             mask.
     """
@@ -83,16 +86,17 @@ class PreparedModel:
         *,
         before_head: BeforeHead,
         head: Head,
-        position_offset: int,
+        positions: Positions,
         layers: dict[nn.Module, Layer],
     ) -> None:
         self.model = model
         self.decoder = decoder
         self.before_head = before_head
         self.head = head
-        self.position_offset = position_offset
+        self.positions = positions
         self.layers = layers
         self._settings = _read_settings(model)
+        self._parts = self._read_parts()
         self._attached = self._read_attached()
         self._random_in_training: dict[Hashable, bool] = {}
         self._heads_checked = {read_adapters(model)}
@@ -156,6 +160,11 @@ class PreparedModel:
             )
         if find_output_layer(self.model, self.head) is not self.head.layer:
             raise ValueError("the model's output layer was replaced; call prepare(model) again")
+        if self._read_parts() != self._parts:
+            raise ValueError(
+                f"parts of {type(self.model).__name__} beside its decoder's layers were replaced; "
+                "call prepare(model) again"
+            )
         if (settings := _read_settings(self.model)) != self._settings:
             changed = [name for name in settings if settings[name] != self._settings[name]]
             raise ValueError(f"config.{changed[0]} was changed; call prepare(model) again")
@@ -165,8 +174,17 @@ class PreparedModel:
     def _read_attached(self) -> Attached:
         parts = {"decoder": self.decoder, "output layer": self.head.layer}
         if self.before_head.module is not None:
-            parts["module before the output layer"] = self.before_head.module
+            for name, child in self.model.named_children():
+                inside = set(child.modules())
+                if self.before_head.module in inside and self.decoder not in inside:
+                    parts[name] = child
         return read_attached(parts, self.layers)
+
+    def _read_parts(self) -> list[nn.Module]:
+        """Which modules stand around the decoder; adapters inside it may come and go."""
+        inside = set(self.decoder.modules()) - {self.decoder}
+        head = set(self.head.layer.modules()) - {self.head.layer}
+        return [part for part in self.model.modules() if part not in inside | head]
 
     def _check_head(self, hidden: Tensor) -> None:
         """Look again for parameters outside the output layer where other adapters are on."""
@@ -175,18 +193,21 @@ class PreparedModel:
             check_leaves(self.model, self.head, hidden[:1])
             self._heads_checked.add(state)
 
-    def _check_not_random(self) -> None:
+    def _check_training(self) -> None:
+        """Refuse what a model does in training only: draw at random, or give other logits."""
         idle = find_idle(self.model)
         check_dropouts([named for named in find_dropouts(self.model) if named[1] not in idle])
         check_adapter_rates(self.model)
-        # With other adapters switched on it is another model.
-        state = read_adapters(self.model)
+        # With other adapters switched on, or other rates, it is another model.
+        state = (read_adapters(self.model), read_rates(self.model))
         if state not in self._random_in_training:
             tokens = torch.tensor(make_check_sequences(self.model)[:1], device=self.model.device)
             with uncompiled(self.model):
-                self._random_in_training[state] = draws_at_random(self.decoder, tokens) or (
+                self._random_in_training[state] = draws_at_random(self.model, tokens) or (
                     adapters_draw(self.model, lambda: self.model(input_ids=tokens, use_cache=False))
                 )
+                if not self._random_in_training[state]:
+                    check_way_to_logits(self, tokens)
         if self._random_in_training[state]:
             raise RandomModelError(
                 f"{type(self.model).__name__} draws at random in training (a dropout rate or a "
@@ -255,17 +276,16 @@ class PreparedModel:
                 f"token ids must be below the model's vocabulary of {vocabulary}, got {largest}; "
                 "is it the model's own tokenizer?"
             )
-        if self.decoder.training:
-            self._check_not_random()
+        if any(module.training for module in self.model.modules()):
+            self._check_training()
             check_shared_states(self.decoder)
         check_depth(self.model, int(packed.tree.depth_positions.max()) + 1)
         check_temperature(self.model, self.layers, packed.num_tokens)
-        if self.position_offset:
-            check_offset_tokens(self.model, packed)
+        check_positions(self.model, self.positions, packed)
         return self._run_decoder(packed)
 
     def _run_decoder(self, packed: PackedTree) -> Tensor:
-        positions = packed.depth_positions + self.position_offset
+        positions = packed.depth_positions + self.positions.offset
         if self.layers:
             call = TreeCall(packed, self.layers)
             output = self.decoder(

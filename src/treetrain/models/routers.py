@@ -101,6 +101,11 @@ def record_routing(model: nn.Module) -> Iterator[Routing]:
         ('model.layers.0.mlp.gate', [5, 6])
     """  # noqa: DOC502 (the functions below raise)
     prepared = find_prepared(model)
+    if not prepared.layers:
+        raise UnsupportedModelError(
+            f"{type(prepared.model).__name__} takes trees as one dense mask, where routers are not "
+            "recorded; prepare(model) with another backend, or leave the router's losses out"
+        )
     recorder = _Recorder(type(model).__name__, find_routers(prepared.model, prepared.decoder))
     _check_uncompiled(prepared.decoder, type(model).__name__)
     handles = [

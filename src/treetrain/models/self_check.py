@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
+from treetrain.models.head import find_leaves
 from treetrain.models.special_ids import find_special_ids
 from treetrain.models.wrappers import is_compiled, is_compiled_wrapper
 from treetrain.packing.packed_tree import pack_tree
@@ -85,11 +86,11 @@ def large_logits(model: PreTrainedModel, layer: nn.Module, tokens: Tensor) -> tu
     return enlarged[0][0], logits
 
 
-def draws_at_random(decoder: nn.Module, tokens: Tensor) -> bool:
-    """Say whether two plain training calls on the same tokens differ, dropout modules left out.
+def draws_at_random(model: PreTrainedModel, tokens: Tensor) -> bool:
+    """Say whether two plain calls on the same tokens differ, dropout modules left out.
 
     Args:
-        decoder: the part of a model that returns hidden states.
+        model: the model, in training as it stands.
         tokens: one sequence, [1, T].
 
     Returns:
@@ -99,8 +100,73 @@ def draws_at_random(decoder: nn.Module, tokens: Tensor) -> bool:
     with torch.random.fork_rng(), torch.no_grad():
         for seed in (0, 1):
             torch.manual_seed(seed)
-            results.append(decoder(input_ids=tokens, use_cache=False)[0])
+            results.append(model(input_ids=tokens, use_cache=False).logits)
     return not torch.equal(*results)
+
+
+def check_way_to_logits(prepared: PreparedModel, tokens: Tensor) -> None:
+    """Compare a model's logits with what decoder and head give, in the modes they are in.
+
+    Args:
+        prepared: the handle.
+        tokens: one sequence, [1, T].
+
+    Raises:
+        UnsupportedModelError: if they differ, as where a model does in training what it does not
+            do in evaluation.
+    """
+    model = prepared.model
+    with torch.random.fork_rng(), torch.no_grad():
+        logits = model(input_ids=tokens, use_cache=False).logits[0]
+        hidden = prepared.decoder(input_ids=tokens, use_cache=False)[0][0]
+        ours = prepared.head(prepared.before_head(hidden)).to(logits.dtype)
+    if prepared.head.per_sequence:
+        ours = ours[-1]
+    exact = model.dtype in (torch.float64, torch.float32)
+    error = float((ours - logits).abs().max())
+    if not error <= (1e-4 if exact else 6e-2) * float(logits.abs().max()):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} gives other logits in training than its decoder and its head "
+            f"give (off by {error:.2g}); what it does in training only would be left out: train it "
+            "on separate sequences"
+        )
+
+
+def check_parameters(
+    model: PreTrainedModel, parts: Iterable[nn.Module | None], tokens: Tensor
+) -> None:
+    """Refuse a model whose logits hang on parameters that a tree call would give no gradient.
+
+    Args:
+        model: the model, in eval mode.
+        parts: the parts that a tree call runs.
+        tokens: one sequence, [1, T].
+
+    Raises:
+        UnsupportedModelError: if a parameter is in none of them.
+    """
+    known = {id(value) for part in parts if part is not None for value in part.parameters()}
+    names = {id(value): name for name, value in model.named_parameters()}
+    beside = [value for value in model.parameters() if id(value) not in known]
+    wanted = [value for value in beside if value.is_floating_point() and not value.requires_grad]
+    if not beside:
+        return
+    # Frozen ones may be trained later.
+    for value in wanted:
+        value.requires_grad_()
+    try:
+        with torch.enable_grad():
+            logits = model(input_ids=tokens, use_cache=False).logits
+    finally:
+        for value in wanted:
+            value.requires_grad_(False)
+    for leaf in find_leaves(logits):
+        if id(leaf) in names and id(leaf) not in known:
+            raise UnsupportedModelError(
+                f"the logits of {type(model).__name__} hang on {names[id(leaf)]}, which stands "
+                "neither in its decoder nor in its output layer, and would get no gradient; put it "
+                "into one of them, or train it on separate sequences"
+            )
 
 
 def make_check_sequences(model: PreTrainedModel) -> list[list[int]]:

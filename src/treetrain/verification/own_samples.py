@@ -18,6 +18,7 @@ from treetrain.errors import UnsupportedModelError, check_number, check_type
 from treetrain.models.positions import check_depth
 from treetrain.models.prepared import PreparedModel
 from treetrain.models.special_ids import find_special_ids
+from treetrain.models.wrappers import unwrap_model
 from treetrain.tree.build import build_prefix_tree
 from treetrain.verification.reach import count_experts, find_sizes
 from treetrain.verification.restore import temporarily_prepared, unchanged
@@ -61,6 +62,7 @@ def make_samples_for(model: nn.Module, *, limit_tokens: int | None = None) -> li
         >>> len(samples), max(map(len, samples))
         (18, 31)
     """  # noqa: DOC502 (finding ids and taking sequences raise)
+    model = unwrap_model(model)
     check_type("model", model, PreTrainedModel, "a transformers model")
     if limit_tokens is not None:
         check_number("limit_tokens", limit_tokens, whole=True)
@@ -71,7 +73,7 @@ def make_samples_for(model: nn.Module, *, limit_tokens: int | None = None) -> li
         long = [
             [(f"beyond {size}", tokens) for tokens in _long_paths(draw, size)]
             for size in find_sizes(prepared)
-            if _is_possible(model, size + BEYOND)
+            if _is_possible(prepared, size + BEYOND)
         ]
         more = [("more tokens", draw.tokens(MORE)) for _ in range(_count_more(prepared, short))]
     # Within a limit each window is reached before any gets all of its branches.
@@ -172,13 +174,16 @@ def _count_more(prepared: PreparedModel, short: Sequence[tuple[str, Tokens]]) ->
     return max(0, math.ceil((wanted - build_prefix_tree(sequences).num_tokens) / MORE))
 
 
-def _is_possible(model: PreTrainedModel, depth: int) -> bool:
+def _is_possible(prepared: PreparedModel, depth: int) -> bool:
     """Whether the model's positions reach that deep, as trained and as trees can be computed."""
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    config = prepared.model.config.get_text_config()
+    most = getattr(config, "max_position_embeddings", None)
+    if prepared.positions.count is not None:
+        most = prepared.positions.count - prepared.positions.offset
     if most is not None and depth > most:
         return False
     try:
-        check_depth(model, depth)
+        check_depth(prepared.model, depth)
     except UnsupportedModelError:
         return False
     return True
