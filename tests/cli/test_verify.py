@@ -247,3 +247,13 @@ def test_dropout_that_the_check_runs_without_is_noted(tmp_path, capsys):
     assert main(["verify", "--model", str(tmp_path), "--limit-tokens", "60", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert any("attention_dropout=0.1" in note for note in told["notes"])
+
+
+def test_a_tiny_model_of_several_parts_is_sent_to_its_text_part(capsys):
+    assert main(["verify", "--model", "tiny:llama4", "--limit-tokens", "60"]) == 2
+    assert "tiny:llama4_text" in capsys.readouterr().err
+
+
+def test_a_tiny_model_may_derive_a_size_that_others_are_given(capsys):
+    assert main(["verify", "--model", "tiny:falcon", "--limit-tokens", "60"]) == 0
+    assert "equal" in capsys.readouterr().out

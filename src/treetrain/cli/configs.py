@@ -149,6 +149,12 @@ def make_tiny_config(
     return make_config(model_type, {**TINY_SIZES, **sizes}, skip_unknown=True)
 
 
+def _is_derived(config: PreTrainedConfig, key: str) -> bool:
+    """Whether a value is worked out from others and cannot be set."""
+    found = getattr(type(config), key, None)
+    return isinstance(found, property) and found.fset is None
+
+
 def make_config(
     model_type: str, values: dict[str, Any], *, skip_unknown: bool = False
 ) -> PreTrainedConfig:
@@ -171,7 +177,13 @@ def make_config(
         hint = _closest(model_type, list(CONFIG_MAPPING))
         raise ValueError(f"model type must be one of transformers, got {model_type!r}{hint}")
     default = AutoConfig.for_model(model_type)
-    unknown = [key for key in values if not hasattr(default, key)]
+    text = default.get_text_config()
+    if skip_unknown and text is not default:
+        raise ValueError(
+            f"a tiny model must be of text alone, got {model_type!r}, which is composed of several "
+            f"configurations; name its text part, tiny:{text.model_type}"
+        )
+    unknown = [key for key in values if not hasattr(default, key) or _is_derived(default, key)]
     if unknown and not skip_unknown:
         hint = _closest(unknown[0], list(default.to_dict()))
         raise ValueError(f"a configuration of {model_type} has no value {unknown[0]!r}{hint}")
