@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.models.baseline import check_equal, gradients, logits_alone, logits_on_tree
+from torch import Tensor
 
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepare import prepare
@@ -84,3 +88,31 @@ def test_the_mask_is_made_once_a_tree_and_checkpointing_changes_no_gradient() ->
 def test_other_dtypes_are_prepared(dtype: torch.dtype) -> None:
     prepared = prepare(make_tiny_model("nemotron").to(dtype))
     assert logits_on_tree(prepared, tree_family()["uneven"])[0].isfinite().all()
+
+
+@pytest.mark.parametrize("window", [8, 100])
+def test_a_window_that_no_config_names_shows_on_a_longer_tree(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts in packed order, inside the attention."""
+    model = make_tiny_model("nemotron")
+    attend = F.scaled_dot_product_attention
+
+    def windowed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, **options: Any) -> Any:
+        index = torch.arange(query.shape[2])
+        near = index[:, None] - index[None, :] < window
+        causal = near & (index[:, None] >= index[None, :])
+        hidden = torch.zeros(causal.shape).masked_fill(~causal, -1e9)
+        if attn_mask is not None:
+            hidden = hidden + (
+                torch.zeros_like(hidden).masked_fill(~attn_mask, -1e9)
+                if attn_mask.dtype == torch.bool
+                else attn_mask
+            )
+        options.pop("is_causal", None)
+        return attend(query, key, value, attn_mask=hidden.expand(1, 1, -1, -1), **options)
+
+    prepare(model, "mask").undo()
+    monkeypatch.setattr(F, "scaled_dot_product_attention", windowed)
+    with pytest.raises(UnsupportedModelError, match="other logits on a tree"):
+        prepare(model, "mask")

@@ -37,6 +37,7 @@ _MASK_ERRORS = (
     AttributeError,
     AssertionError,
 )
+_FUSED = F.scaled_dot_product_attention
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 
 
@@ -58,6 +59,24 @@ def make_dense_mask(packed: PackedTree, dtype: torch.dtype) -> Tensor:
     return packed.plans[name]
 
 
+def find_limit(model: PreTrainedModel) -> tuple[str, int] | None:
+    """Find the smallest size in a model's config that could limit how far back something looks.
+
+    Args:
+        model: the model.
+
+    Returns:
+        Its name and the size, in tokens; None if the config names none.
+    """
+    sizes = [
+        (one, name)
+        for name, value in model.config.get_text_config().to_dict().items()
+        for one in (value if isinstance(value, list | tuple) else [value])
+        if _LIMIT.match(name) and isinstance(one, int) and not isinstance(one, bool) and one > 0
+    ]
+    return (min(sizes)[1], min(sizes)[0]) if sizes else None
+
+
 def check_reach(model: PreTrainedModel, tokens: int) -> None:
     """Refuse a tree on which a window, a chunk or a choice of tokens could bite.
 
@@ -70,17 +89,13 @@ def check_reach(model: PreTrainedModel, tokens: int) -> None:
     Raises:
         UnsupportedModelError: if the config names one that is shorter than the tree.
     """
-    config = model.config.get_text_config()
-    for name, value in config.to_dict().items():
-        values = value if isinstance(value, list | tuple) else [value]
-        sizes = [one for one in values if isinstance(one, int) and not isinstance(one, bool)]
-        if _LIMIT.match(name) and any(0 < size < tokens for size in sizes):
-            raise UnsupportedModelError(
-                f"{type(model).__name__} has {name}={value} and takes trees as one dense mask, "
-                f"which cannot say what that does to a tree of {tokens} tokens; pack trees of at "
-                f"most {min(size for size in sizes if size > 0)} tokens (a token budget), or train "
-                "it on separate sequences"
-            )
+    limit = find_limit(model)
+    if limit is not None and limit[1] < tokens:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has {limit[0]}={limit[1]} and takes trees as one dense mask, "
+            f"which cannot say what that does to a tree of {tokens} tokens; pack trees of at most "
+            f"{limit[1]} tokens (a token budget), or train it on separate sequences"
+        )
 
 
 class AttentionCount(TorchFunctionMode):
@@ -103,7 +118,7 @@ class AttentionCount(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call the function, and count it if it attends."""
-        if func is F.scaled_dot_product_attention:
+        if func is _FUSED:
             self.count += (args[0].shape[-2], args[1].shape[-2]) == self._shape
         elif func in _SOFTMAX and args:
             self.count += tuple(args[0].shape[-2:]) == self._shape

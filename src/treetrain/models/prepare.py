@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from treetrain.attention.names import check_backend
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.before_head import BeforeHead, find_before_head
-from treetrain.models.dense_mask import MASK, check_all_attend
+from treetrain.models.dense_mask import MASK, check_all_attend, find_limit
 from treetrain.models.guards import (
     check_embeddings,
     check_model,
@@ -44,6 +44,7 @@ from treetrain.models.self_check import (
     check_parameters,
     large_logits,
     make_check_sequences,
+    make_long_sequences,
     uncompiled,
 )
 from treetrain.models.text_call import find_called, find_decoder
@@ -51,6 +52,8 @@ from treetrain.models.wrappers import check_same_logits, unwrap_model, warn_wher
 from treetrain.packing.packed_tree import pack_tree
 from treetrain.tree.build import build_prefix_tree
 
+#: Tokens of the tree on which a dense mask is looked at far back.
+LONG_TREE = 256
 #: Preparing registers names with transformers, whose registry all threads share.
 _PREPARING = threading.RLock()
 
@@ -138,6 +141,17 @@ def _find_head(
     return before_head, find_head(model, before_head.layer, hidden, logits=logits)
 
 
+def _long_tree(prepared: PreparedModel) -> int:
+    """Tokens of a tree that a model takes as one dense mask and its positions serve."""
+    limit = find_limit(prepared.model)
+    positions = prepared.positions
+    return min(
+        LONG_TREE,
+        LONG_TREE if limit is None else max(limit[1], 4),
+        LONG_TREE if positions.count is None else positions.count - positions.offset,
+    )
+
+
 def _find_way(
     make: Callable[..., PreparedModel], backend: str, sequences: list[list[int]]
 ) -> PreparedModel:
@@ -160,6 +174,8 @@ def _find_way(
     try:
         check_all_attend(model, decoder, pack_tree(build_prefix_tree(sequences), model.device))
         check_on_tree(by_mask, sequences)
+        # What a config does not name shows on longer paths.
+        check_on_tree(by_mask, make_long_sequences(model, _long_tree(by_mask)))
     except UnsupportedModelError as error:
         if lost is None:
             raise

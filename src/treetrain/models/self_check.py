@@ -178,11 +178,7 @@ def make_check_sequences(model: PreTrainedModel) -> list[list[int]]:
     Returns:
         Six sequences of token ids.
     """
-    special = find_special_ids(model)
-    generator = torch.Generator().manual_seed(0)
-    vocabulary = model.config.get_text_config().vocab_size
-    order = torch.randperm(vocabulary, generator=generator).tolist()
-    ids = [token for token in order if token not in special][:16] or [0]
+    ids = _find_plain_ids(model)
     a, b, c, d, e, f, g, h = (ids[(2 * place) % len(ids)] for place in range(8))
     return [
         [a, b, c, d, e, f],
@@ -192,6 +188,34 @@ def make_check_sequences(model: PreTrainedModel) -> list[list[int]]:
         [a, b, e, e, f],
         [g, h, a],
     ]
+
+
+def make_long_sequences(model: PreTrainedModel, tokens: int) -> list[list[int]]:
+    """Make two sequences that part two thirds along, for what only shows far back.
+
+    Args:
+        model: the model, for its vocabulary.
+        tokens: tokens of their tree, 4 or more.
+
+    Returns:
+        The sequences.
+    """
+    ids = _find_plain_ids(model)
+    generator = torch.Generator().manual_seed(1)
+    places = torch.randint(len(ids), (tokens,), generator=generator).tolist()
+    drawn = [ids[place] for place in places]
+    branch = tokens // 4
+    prefix, rest = drawn[: tokens - 2 * branch], drawn[tokens - 2 * branch :]
+    return [[*prefix, ids[0], *rest[1:branch]], [*prefix, ids[-1], *rest[branch + 1 :]]]
+
+
+def _find_plain_ids(model: PreTrainedModel) -> list[int]:
+    """Up to 16 token ids without a role, in a random order."""
+    special = find_special_ids(model)
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = model.config.get_text_config().vocab_size
+    order = torch.randperm(vocabulary, generator=generator).tolist()
+    return [token for token in order if token not in special][:16] or [0]
 
 
 def check_on_tree(prepared: PreparedModel, sequences: list[list[int]]) -> None:
