@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from treetrain import UnsupportedModelError, build_prefix_tree, prepare
-from treetrain.models.dense_mask import MASK
+from treetrain import (
+    PreparedModel,
+    UnsupportedModelError,
+    build_prefix_tree,
+    find_prepared,
+    prepare,
+)
+from treetrain.attention.names import MASK
 from treetrain.packing.packed_tree import pack_tree
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.tiny_configs import make_tiny_config
@@ -49,9 +54,6 @@ class Outcome:
     gradient_error: float | None = None
     reason: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def make_sequences(seed: int) -> list[list[int]]:
     """Make the trial's tree: two roots, three nodes deep and more, paths longer than 4 tokens."""
@@ -72,7 +74,7 @@ def try_type(model_type: str, seed: int = 0) -> Outcome:
     expected = take_gradients(model, alone)
     try:
         prepared = prepare(model)
-        errors = compare_ways(model, sequences, alone, expected=expected)
+        errors = compare_ways(prepared, sequences, alone, expected=expected)
         reason = ""
         if max(errors) > TOLERANCE:
             # Float32 may be off by more than that on either way: float64 tells a fault from it.
@@ -88,15 +90,15 @@ def try_type(model_type: str, seed: int = 0) -> Outcome:
 
 
 def compare_ways(
-    model: PreTrainedModel,
+    prepared: PreparedModel,
     sequences: list[list[int]],
     alone: list[Tensor],
     *,
     expected: dict[str, Tensor],
 ) -> tuple[float, float]:
     """Errors of logits and gradients on the tree."""
-    ours = run_tree(model, sequences)
-    gradients = take_gradients(model, ours)
+    ours = run_tree(prepared, sequences)
+    gradients = take_gradients(prepared.model, ours)
     return (
         compare(ours, alone),
         compare(list(gradients.values()), [expected[name] for name in gradients]),
@@ -105,7 +107,7 @@ def compare_ways(
 
 def compare_in_float64(model: PreTrainedModel, sequences: list[list[int]]) -> tuple[float, float]:
     """The same of the model in float64 throughout."""
-    prepare(model).undo()
+    find_prepared(model).undo()
     model.double()
     # Kernels that compute experts in groups exist for narrow dtypes only.
     if hasattr(model, "set_experts_implementation"):
@@ -113,7 +115,7 @@ def compare_in_float64(model: PreTrainedModel, sequences: list[list[int]]) -> tu
     with widen(model):
         alone = run_alone(model, sequences)
         expected = take_gradients(model, alone)
-        return compare_ways(model, sequences, alone, expected=expected)
+        return compare_ways(prepare(model), sequences, alone, expected=expected)
 
 
 def make_model(model_type: str, seed: int) -> PreTrainedModel:
@@ -134,9 +136,8 @@ def run_alone(model: PreTrainedModel, sequences: list[list[int]]) -> list[Tensor
     ]
 
 
-def run_tree(model: PreTrainedModel, sequences: list[list[int]]) -> list[Tensor]:
+def run_tree(prepared: PreparedModel, sequences: list[list[int]]) -> list[Tensor]:
     """Logits of each sequence from one tree call."""
-    prepared = prepare(model)
     tree = build_prefix_tree(sequences)
     logits = prepared.head(prepared.hidden_states(pack_tree(tree)))
     return [logits[torch.tensor(tree.positions(number))] for number in range(len(sequences))]

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def try_all(model_types: list[str], workers: int) -> dict[str, Outcome]:
 def write_pages(outcomes: dict[str, Outcome]) -> None:
     """Write docs/models.json and docs/models.md."""
     (PAGES / "models.json").write_text(
-        json.dumps({name: outcome.to_json() for name, outcome in outcomes.items()}, indent=1) + "\n"
+        json.dumps({name: asdict(outcome) for name, outcome in outcomes.items()}, indent=1) + "\n"
     )
     counts = Counter(outcome.status for outcome in outcomes.values())
     lines = [
@@ -100,7 +101,7 @@ def main() -> int:
         parser.error(f"no causal model types: {', '.join(unknown)}")
     outcomes = try_all(arguments.types or known, arguments.workers)
     if arguments.types:
-        print(json.dumps({name: outcome.to_json() for name, outcome in outcomes.items()}, indent=1))
+        print(json.dumps({name: asdict(outcome) for name, outcome in outcomes.items()}, indent=1))
     else:
         write_pages(outcomes)
         print(Counter(outcome.status for outcome in outcomes.values()))

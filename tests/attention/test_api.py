@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from treetrain.attention.api import BACKENDS, choose_backend, tree_attention
-from treetrain.attention.names import BACKEND_NAMES
-from treetrain.models.dense_mask import MASK
+from treetrain.attention.names import BACKEND_NAMES, MASK
 from treetrain.packing.packed_tree import PackedTree, pack_tree
 from treetrain.testing.trees import worked_example
 from treetrain.tree.build import build_prefix_tree

@@ -8,7 +8,7 @@ from treetrain.models.prepare import prepare
 from treetrain.models.prepared import find_prepared
 from treetrain.testing.models import make_tiny_model
 from treetrain.tree.build import build_prefix_tree
-from treetrain.verification.own_samples import BEYOND, find_plain_ids, make_samples_for
+from treetrain.verification.own_samples import BEYOND, find_enough_ids, make_samples_for
 from treetrain.verification.reach import count_experts, find_reach
 from treetrain.verification.verify import verify
 
@@ -104,7 +104,7 @@ def test_experts_are_counted_as_the_router_chooses_them():
 def test_ids_with_a_role_are_not_used():
     model = make_tiny_model("llama", eos_token_id=[2, 9])  # as of models with two ends of a turn
     model.generation_config.eos_token_id = [2, 9, 11]
-    ids = find_plain_ids(model).tolist()
+    ids = find_enough_ids(model).tolist()
     assert ids == [token for token in range(64) if token not in (0, 1, 2, 9, 11)]
     used = {token for sample in make_samples_for(model) for token in sample.tokens.tolist()}
     assert used <= set(ids)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+#: One dense mask for a whole model.
+MASK = "mask"
 #: What a user may ask for: the first, or one by name; "mask" is one
 #: dense mask for a whole model, which no layer chooses for itself.
-BACKEND_NAMES = ("auto", "slices", "reference", "mask")
+BACKEND_NAMES = ("auto", "slices", "reference", MASK)
 
 
 def check_backend(name: str) -> None:

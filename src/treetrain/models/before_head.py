@@ -90,6 +90,7 @@ def find_before_head(model: PreTrainedModel, decoder: nn.Module, tokens: Tensor)
             "language model, AutoModelForCausalLM"
         )
     calls: list[tuple[nn.Module, Tensor, Any]] = []
+    outputs: list[Tensor] = []
     reached: list[Tensor] = []
 
     def watch(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -104,7 +105,6 @@ def find_before_head(model: PreTrainedModel, decoder: nn.Module, tokens: Tensor)
         layer.register_forward_pre_hook(lambda _, inputs: reached.append(inputs[0]), prepend=True)
     ]
     hooks += [decoder.register_forward_hook(lambda _, __, output: outputs.append(output[0]))]
-    outputs: list[Tensor] = []
     try:
         with torch.no_grad():
             model(input_ids=tokens, use_cache=False)

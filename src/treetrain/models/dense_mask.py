@@ -21,8 +21,6 @@ from treetrain.attention.reference import find_visibility
 from treetrain.errors import UnsupportedModelError
 from treetrain.packing.packed_tree import PackedTree
 
-#: Name of this way among the backends that `prepare` takes.
-MASK = "mask"
 #: Config values that limit how far back something looks.
 _LIMIT = re.compile(
     r"(?!\w*(layers|experts|heads|moe|group|num_\w*blocks|n_blocks))"

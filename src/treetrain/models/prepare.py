@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from treetrain.attention.names import check_backend
+from treetrain.attention.names import MASK, check_backend
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.before_head import BeforeHead, find_before_head
-from treetrain.models.dense_mask import MASK, check_all_attend, find_limit
+from treetrain.models.dense_mask import check_all_attend, find_limit
 from treetrain.models.guards import (
     check_embeddings,
     check_model,

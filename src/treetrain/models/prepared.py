@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from treetrain.attention.names import MASK
 from treetrain.errors import RandomModelError, check_type
 from treetrain.models.adapters import (
     adapters_draw,
@@ -24,7 +25,7 @@ from treetrain.models.adapters import (
 )
 from treetrain.models.attached import Attached, check_attached, read_attached, remove_pre_hook
 from treetrain.models.before_head import BeforeHead
-from treetrain.models.dense_mask import MASK, check_reach, make_dense_mask
+from treetrain.models.dense_mask import check_reach, make_dense_mask
 from treetrain.models.guards import (
     check_dropouts,
     check_embeddings,
@@ -182,9 +183,9 @@ class PreparedModel:
 
     def _read_parts(self) -> list[nn.Module]:
         """Which modules stand around the decoder; adapters inside it may come and go."""
-        inside = set(self.decoder.modules()) - {self.decoder}
-        head = set(self.head.layer.modules()) - {self.head.layer}
-        return [part for part in self.model.modules() if part not in inside | head]
+        inside = {*self.decoder.modules(), *self.head.layer.modules()}
+        inside -= {self.decoder, self.head.layer}
+        return [part for part in self.model.modules() if part not in inside]
 
     def _check_head(self, hidden: Tensor) -> None:
         """Look again for parameters outside the output layer where other adapters are on."""

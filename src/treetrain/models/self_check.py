@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.head import find_leaves
-from treetrain.models.special_ids import find_special_ids
+from treetrain.models.special_ids import find_plain_ids
 from treetrain.models.wrappers import is_compiled, is_compiled_wrapper
 from treetrain.packing.packed_tree import pack_tree
 from treetrain.tree.build import build_prefix_tree
@@ -122,9 +122,8 @@ def check_way_to_logits(prepared: PreparedModel, tokens: Tensor) -> None:
         ours = prepared.head(prepared.before_head(hidden)).to(logits.dtype)
     if prepared.head.per_sequence:
         ours = ours[-1]
-    exact = model.dtype in (torch.float64, torch.float32)
     error = float((ours - logits).abs().max())
-    if not error <= (1e-4 if exact else 6e-2) * float(logits.abs().max()):
+    if not error <= _allowed(model, float(logits.abs().max())):
         raise UnsupportedModelError(
             f"{type(model).__name__} gives other logits in training than its decoder and its head "
             f"give (off by {error:.2g}); what it does in training only would be left out: train it "
@@ -178,7 +177,7 @@ def make_check_sequences(model: PreTrainedModel) -> list[list[int]]:
     Returns:
         Six sequences of token ids.
     """
-    ids = _find_plain_ids(model)
+    ids = _draw_ids(model)
     a, b, c, d, e, f, g, h = (ids[(2 * place) % len(ids)] for place in range(8))
     return [
         [a, b, c, d, e, f],
@@ -200,7 +199,7 @@ def make_long_sequences(model: PreTrainedModel, tokens: int) -> list[list[int]]:
     Returns:
         The sequences.
     """
-    ids = _find_plain_ids(model)
+    ids = _draw_ids(model)
     generator = torch.Generator().manual_seed(1)
     places = torch.randint(len(ids), (tokens,), generator=generator).tolist()
     drawn = [ids[place] for place in places]
@@ -209,13 +208,13 @@ def make_long_sequences(model: PreTrainedModel, tokens: int) -> list[list[int]]:
     return [[*prefix, ids[0], *rest[1:branch]], [*prefix, ids[-1], *rest[branch + 1 :]]]
 
 
-def _find_plain_ids(model: PreTrainedModel) -> list[int]:
+def _draw_ids(model: PreTrainedModel) -> list[int]:
     """Up to 16 token ids without a role, in a random order."""
-    special = find_special_ids(model)
+    plain = set(find_plain_ids(model))
     generator = torch.Generator().manual_seed(0)
     vocabulary = model.config.get_text_config().vocab_size
     order = torch.randperm(vocabulary, generator=generator).tolist()
-    return [token for token in order if token not in special][:16] or [0]
+    return [token for token in order if token in plain][:16] or [0]
 
 
 def check_on_tree(prepared: PreparedModel, sequences: list[list[int]]) -> None:
@@ -245,15 +244,20 @@ def check_on_tree(prepared: PreparedModel, sequences: list[list[int]]) -> None:
                 positions = positions[-1:]
             error = max(error, float((logits[positions] - alone).abs().max()))
             largest = max(largest, float(alone.abs().max()))
-    # Models compute parts in float32 whatever their dtype, float64 ones too.
-    exact = model.dtype in (torch.float64, torch.float32)
-    allowed = (1e-4 if exact else 6e-2) * largest
+    allowed = _allowed(model, largest)
     if not error <= allowed:
         raise UnsupportedModelError(
             f"{type(model).__name__} gives other logits on a tree than on each sequence alone (off "
             f"by {error:.2g}, allowed {allowed:.2g}); {_guess_cause(prepared.decoder)}; train it "
             "on separate sequences"
         )
+
+
+def _allowed(model: PreTrainedModel, largest: float) -> float:
+    """What two ways to compute logits may differ by, where none is at fault."""
+    # Models compute parts in float32 whatever their dtype, float64 ones too.
+    exact = model.dtype in (torch.float64, torch.float32)
+    return (1e-4 if exact else 6e-2) * largest
 
 
 def _guess_cause(decoder: nn.Module) -> str:

@@ -33,3 +33,17 @@ def find_special_ids(model: PreTrainedModel) -> set[int]:
                 ids = value if isinstance(value, list | tuple) else [value]
                 special.update(token for token in ids if isinstance(token, int))
     return special
+
+
+def find_plain_ids(model: PreTrainedModel) -> list[int]:
+    """Find the token ids that the model's configs give no role.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The ids of its vocabulary without those of `find_special_ids`, ascending.
+    """
+    special = find_special_ids(model)
+    vocabulary = model.config.get_text_config().vocab_size
+    return [token for token in range(vocabulary) if token not in special]

@@ -41,7 +41,8 @@ def find_called(model: PreTrainedModel, tokens: Tensor) -> list[nn.Module]:
     except (ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot run a plain call on a few tokens "
-            f"({type(error).__name__}: {error!s:.200}), which trees are checked against"
+            f"({type(error).__name__}: {error!s:.200}), which trees are checked against; mend that "
+            "first: model(input_ids=tokens) must run by itself"
         ) from error
     finally:
         for hook in hooks:

@@ -17,7 +17,7 @@ from treetrain.data.sample import Ints, Sample
 from treetrain.errors import UnsupportedModelError, check_number, check_type
 from treetrain.models.positions import check_depth
 from treetrain.models.prepared import PreparedModel
-from treetrain.models.special_ids import find_special_ids
+from treetrain.models.special_ids import find_plain_ids
 from treetrain.models.wrappers import unwrap_model
 from treetrain.tree.build import build_prefix_tree
 from treetrain.verification.reach import count_experts, find_sizes
@@ -67,7 +67,7 @@ def make_samples_for(model: nn.Module, *, limit_tokens: int | None = None) -> li
     if limit_tokens is not None:
         check_number("limit_tokens", limit_tokens, whole=True)
     assert isinstance(model, PreTrainedModel)
-    draw = _Drawing(find_plain_ids(model))
+    draw = _Drawing(find_enough_ids(model))
     short = [("short paths", tokens) for tokens in _short_paths(draw)]
     with unchanged(model), temporarily_prepared(model) as prepared:
         long = [
@@ -86,8 +86,8 @@ def make_samples_for(model: nn.Module, *, limit_tokens: int | None = None) -> li
     ]
 
 
-def find_plain_ids(model: PreTrainedModel) -> Ints:
-    """Find the token ids that the model's configs give no role: no padding, ends, or pictures.
+def find_enough_ids(model: PreTrainedModel) -> Ints:
+    """Find the token ids without a role, and make sure that they are enough to part paths by.
 
     Args:
         model: the model.
@@ -98,10 +98,9 @@ def find_plain_ids(model: PreTrainedModel) -> Ints:
     Raises:
         ValueError: there are fewer than `FEWEST_IDS`.
     """
-    vocabulary = model.config.get_text_config().vocab_size
-    special = np.array(sorted(find_special_ids(model)), dtype=np.int64)
-    plain = np.setdiff1d(np.arange(vocabulary, dtype=np.int64), special)
+    plain = np.array(find_plain_ids(model), dtype=np.int64)
     if len(plain) < FEWEST_IDS:
+        vocabulary = model.config.get_text_config().vocab_size
         raise ValueError(
             f"model must have at least {FEWEST_IDS} token ids without a role, got {len(plain)} of "
             f"a vocabulary of {vocabulary}; check it on sequences of your own"
