@@ -23,11 +23,14 @@ class PackedTree:
     forward pass and through gradient checkpointing, which hand over unknown objects untouched.
 
     Attributes:
-        tree: the prefix tree, on the host.
+        tree: the prefix tree, on the host. Its first `ancestors` tokens are one path from a root
+            and not part of the row: a partition reads them through its gateway.
         tokens: token ids in packed order, [1, T] int64.
         depth_positions: place of each token on its path, [1, T] int64; what position embeddings
             take.
-        subtree_ends: packed index one past the last token below each token, [T] int64.
+        subtree_ends: packed index one past the last token below each token of the tree,
+            [ancestors + T] int64.
+        ancestors: tokens of the tree that stand before the row, 0 for a whole tree.
         plans: what attention backends have worked out for this tree on this device, under keys of
             their own; it lives and dies with the packed tree. `to` starts with an empty one.
     """
@@ -36,6 +39,7 @@ class PackedTree:
     tokens: Tensor
     depth_positions: Tensor
     subtree_ends: Tensor
+    ancestors: int = 0
     plans: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)
 
     @property
@@ -45,8 +49,8 @@ class PackedTree:
 
     @property
     def num_tokens(self) -> int:
-        """Number of tree tokens T."""
-        return self.tree.num_tokens
+        """Number of tokens T of the row."""
+        return self.tree.num_tokens - self.ancestors
 
     def __repr__(self) -> str:
         return f"PackedTree({self.tree!r}, device={str(self.device)!r})"
@@ -68,16 +72,21 @@ class PackedTree:
             tokens=tokens,
             depth_positions=self.depth_positions.to(device),
             subtree_ends=self.subtree_ends.to(device),
+            ancestors=self.ancestors,
         )
 
 
 @torch.inference_mode(False)
-def pack_tree(tree: PrefixTree, device: torch.device | str | None = None) -> PackedTree:
+def pack_tree(
+    tree: PrefixTree, device: torch.device | str | None = None, *, ancestors: int = 0
+) -> PackedTree:
     """Make the packed row of a tree.
 
     Args:
         tree: a prefix tree, any number of roots.
         device: where the tensors shall live; None: the CPU.
+        ancestors: tokens at the front of the tree, one path from a root, that are not part of the
+            row.
 
     Returns:
         The packed tree.
@@ -92,7 +101,8 @@ def pack_tree(tree: PrefixTree, device: torch.device | str | None = None) -> Pac
     # The tree's arrays are read-only and torch tensors are not, so the tensors are copies.
     return PackedTree(
         tree=tree,
-        tokens=torch.tensor(tree.tokens, device=device)[None],
-        depth_positions=torch.tensor(tree.depth_positions, device=device)[None],
+        tokens=torch.tensor(tree.tokens[ancestors:], device=device)[None],
+        depth_positions=torch.tensor(tree.depth_positions[ancestors:], device=device)[None],
         subtree_ends=torch.tensor(tree.token_subtree_ends, device=device),
+        ancestors=ancestors,
     )

@@ -117,6 +117,22 @@ class Targets:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class TargetPart:
+    """Some of a batch's targets: those whose predictors stand in one packed row.
+
+    Attributes:
+        targets: these targets with the flat edges that share them; packed indices and predictors
+            count in the row, and `packed_indices` is -1 for a token that stands in another one.
+        places: which of the batch's targets each is, [M] int64.
+        edges: which of the batch's flat edges each is, [E] int64, ascending.
+    """
+
+    targets: Targets
+    places: Ints
+    edges: Ints
+
+
 def find_targets(tree: PrefixTree, weights: Floats, *, untrained: bool = False) -> Targets:
     """Find the distinct targets of a tree.
 
