@@ -43,6 +43,20 @@ def test_duplicated_tokens_are_what_splitting_added(rows, max_tokens):
     )
 
 
+@given(ROWS, st.integers(1, 12))
+def test_groups_that_are_not_to_be_split_stay_whole(rows, max_tokens):
+    samples = [Sample(t, group=g) for t, g in rows]
+    batches = pack_batches(samples, max_tokens=max_tokens, split_groups=False)
+    assert sum(batch.num_tokens for batch in batches) == pack(samples).num_tokens
+    assert sum(batch.duplicated_tokens for batch in batches) == 0
+    homes = {}
+    for place, batch in enumerate(batches):
+        assert batch.exceeds_budget == (batch.num_tokens > max_tokens)
+        for sample in batch.samples:
+            assert homes.setdefault(sample.group, place) == place
+    assert sum(batch.num_sequences for batch in batches) == len(rows)
+
+
 def test_groups_stay_whole_where_they_fit():
     samples = [Sample([group, place], group=group) for place in (5, 6) for group in (1, 2, 3)]
     batches = pack_batches(samples, max_tokens=6)

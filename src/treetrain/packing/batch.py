@@ -35,7 +35,8 @@ class Batch:
         indices: which of the caller's samples each sequence is, [S] int64, ascending.
         duplicated_tokens: tree tokens that this batch computes again because a group larger than
             the token budget was split and an earlier batch holds the same prefix.
-        exceeds_budget: whether the batch is a sequence longer than the token budget.
+        exceeds_budget: whether the batch is a sequence, or a group that was not to be split, larger
+            than the token budget.
     """
 
     packed: PackedTree

@@ -1,8 +1,8 @@
 """Samples cut into batches under a token budget counted in tree tokens.
 
-Groups are the unit; only a group that is larger than the budget is split, and then the prefixes its
-parts share are computed once per part. Cutting a tree without computing anything twice is the task
-of partitioning, not of this file.
+Groups are the unit. A group that is larger than the budget is split, and then the prefixes its parts
+share are computed once per part, or is left whole for `treetrain.partitioning`, which cuts its tree
+and computes nothing twice.
 """
 
 from __future__ import annotations
@@ -28,18 +28,22 @@ class _Part:
     duplicated_tokens: int
 
 
-def pack_batches(samples: Iterable[Sample | ArrayLike], *, max_tokens: int) -> list[Batch]:
+def pack_batches(
+    samples: Iterable[Sample | ArrayLike], *, max_tokens: int, split_groups: bool = True
+) -> list[Batch]:
     """Pack samples into as few rows as a simple rule finds, under a budget of tree tokens.
 
     Each group goes whole into the first batch that has room for it. A group larger than the budget
     is split along its depth-first order of sequences; the prefix that a part shares with an earlier
     one is computed again and counted in `Batch.duplicated_tokens`. A single sequence longer than
-    the budget is neither refused nor shortened: it is a batch of its own with
-    `Batch.exceeds_budget` set.
+    the budget, or with `split_groups=False` a group larger than it, is neither refused nor
+    shortened: it is a batch of its own with `Batch.exceeds_budget` set, and `partitioned_step`
+    computes it in parts of any size, each token once.
 
     Args:
         samples: samples, or bare token ids, of which every token is trained.
         max_tokens: most tree tokens of a batch.
+        split_groups: whether a group larger than the budget is split.
 
     Returns:
         The batches, on the CPU. `Batch.indices` says which of the caller's samples each one holds;
@@ -60,7 +64,7 @@ def pack_batches(samples: Iterable[Sample | ArrayLike], *, max_tokens: int) -> l
     parts: list[_Part] = []
     for members in group_samples(checked):
         tree = build_group_tree(checked, members)
-        if tree.num_tokens <= max_tokens:
+        if tree.num_tokens <= max_tokens or not split_groups:
             parts.append(_Part(members, tree, 0))
         else:
             parts.extend(_split_group(checked, members, tree, max_tokens))
