@@ -1,0 +1,1 @@
+"""Trees larger than memory: what to cut where, and one exact training step over the parts."""

@@ -1,0 +1,68 @@
+"""Gradients of a step that are all of it or none, whatever stops the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def all_or_none(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Add what backward passes inside the context give to the parameters' gradients at its end.
+
+    Inside, gradients start at None. At the end they are added to those from before, in place and in
+    one call that nothing interrupts; where the context is left by an exception, also by Ctrl-C, the
+    gradients from before stand as they were. While a step runs on top of earlier gradients both
+    exist.
+
+    Args:
+        parameters: the parameters that the backward passes reach.
+
+    Yields:
+        Nothing.
+
+    Example:
+        >>> weight = nn.Parameter(torch.ones(2))
+        >>> weight.grad = torch.ones(2)
+        >>> with all_or_none([weight]):
+        ...     (3 * weight).sum().backward()
+        >>> weight.grad
+        tensor([4., 4.])
+    """
+    chosen = [parameter for parameter in parameters if parameter.requires_grad]
+    before = [(parameter, parameter.grad) for parameter in chosen]
+    versions = [old._version for _, old in before if old is not None]
+    try:
+        for parameter in chosen:
+            parameter.grad = None
+        yield
+        olds, news = _both(before)
+        if olds:
+            with torch.no_grad():
+                torch._foreach_add_(olds, news)
+        for parameter, old in before:
+            if old is not None:
+                parameter.grad = old
+    except BaseException:
+        # An interruption may come right after the sum: then the step is whole.
+        added = [old._version for _, old in before if old is not None] != versions
+        for parameter, old in before:
+            if old is not None or not added:
+                parameter.grad = old
+        raise
+
+
+def _both(
+    before: list[tuple[nn.Parameter, torch.Tensor | None]],
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    olds: list[torch.Tensor] = []
+    news: list[torch.Tensor] = []
+    for parameter, old in before:
+        new = parameter.grad
+        if old is not None and new is not None and new is not old:
+            olds.append(old)
+            news.append(new.to(old.dtype))
+    return olds, news

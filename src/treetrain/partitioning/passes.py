@@ -1,0 +1,207 @@
+"""Forward and backward passes over the partitions of a batch, depth-first, each token computed once.
+
+Parents run forward before their descendants and backward after them; what a partition holds is
+freed as soon as its own backward pass is done, so that one path of partitions is alive at a time.
+What the loss is made of is the caller's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from treetrain.errors import UnsupportedModelError
+from treetrain.models.prepared import PreparedModel
+from treetrain.packing.gateway import LayerGateway, LayerStore
+from treetrain.packing.parts import BatchPart
+from treetrain.partitioning.offload import saved_on_host
+
+Mode = Literal["keep", "recompute", "offload"]
+
+#: Loss of a part from its hidden states [T, C], a scalar.
+Evaluate = Callable[[int, Tensor], Tensor]
+
+
+@dataclass(eq=False)
+class _Open:
+    """A partition whose descendants are running.
+
+    Attributes:
+        stores: its keys and values by attention module; empty where nobody reads them.
+        hidden: its hidden states with their graph; None where they are computed again.
+    """
+
+    stores: dict[nn.Module, LayerStore]
+    hidden: Tensor | None
+
+
+class Passes:
+    """The passes over the partitions of a batch.
+
+    Args:
+        prepared: handle of the model.
+        parts: the partitions as rows, parents before their descendants.
+        parents: partition that each hangs from, -1 for none.
+        modes: what each partition does with its activations while its descendants run.
+        on_forward: called after the forward pass of a part that its backward pass will use, with
+            the index of the part.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedModel,
+        parts: Sequence[BatchPart],
+        parents: Sequence[int],
+        *,
+        modes: Sequence[Mode],
+        on_forward: Callable[[int], None] = lambda part: None,
+    ) -> None:
+        if not prepared.layers:
+            raise UnsupportedModelError(
+                f"{type(prepared.model).__name__} takes trees as one dense mask and cannot read "
+                "keys and values of another part; train it on trees that fit, or on separate "
+                "sequences"
+            )
+        self._prepared = prepared
+        self._parts = parts
+        self._parents = parents
+        self._modes = modes
+        self._on_forward = on_forward
+        self._has_children = [False] * len(parts)
+        for parent in parents:
+            if parent >= 0:
+                self._has_children[parent] = True
+        self._open: dict[int, _Open] = {}
+        self.computed_tokens = 0
+
+    def run(self, evaluate: Evaluate, wanted: Sequence[bool]) -> None:
+        """Run forward and backward passes.
+
+        Args:
+            evaluate: gives the loss of a part, with gradients; called once for each wanted part,
+                right before its backward pass.
+            wanted: whether each part, or one below it, has a loss; others do not run.
+        """
+        path: list[int] = []
+        for part, parent in enumerate(self._parents):
+            while path and path[-1] != parent:
+                self._backward(path.pop(), evaluate)
+            if not wanted[part]:
+                # Its descendants are not wanted either, and find no parent on the path.
+                path.append(part)
+                continue
+            self._open_part(part)
+            path.append(part)
+        while path:
+            self._backward(path.pop(), evaluate)
+
+    def run_forward(self, visit: Callable[[int, Tensor], None]) -> None:
+        """Run forward passes only, without gradients.
+
+        Args:
+            visit: called with each part and its hidden states, [T, C].
+        """
+        path: list[int] = []
+        with torch.no_grad():
+            for part, parent in enumerate(self._parents):
+                while path and path[-1] != parent:
+                    self._open.pop(path.pop())
+                self._open[part] = _Open(self._make_stores(part), None)
+                visit(part, self._forward(part))
+                path.append(part)
+            self._open.clear()
+
+    def _open_part(self, part: int) -> None:
+        self._open[part] = _Open(self._make_stores(part), None)
+        mode = self._modes[part]
+        if mode == "recompute" and self._has_children[part]:
+            with torch.no_grad():
+                self._forward(part)
+            return
+        with saved_on_host(self._prepared.model) if mode == "offload" else nullcontext():
+            self._open[part].hidden = self._forward(part)
+        self._on_forward(part)
+
+    def _backward(self, part: int, evaluate: Evaluate) -> None:
+        if part not in self._open:
+            return
+        hidden = self._open[part].hidden
+        self._open[part].hidden = None
+        if hidden is None:
+            hidden = self._forward(part)
+            self._on_forward(part)
+        loss = evaluate(part, hidden)
+        roots: list[Tensor] = []
+        gradients: list[Tensor | None] = []
+        if loss.requires_grad:
+            roots.append(loss)
+            gradients.append(None)
+        if hidden.requires_grad and self._has_children[part]:
+            # What descendants gave back enters in the backward pass of attention, which has to run
+            # in every layer even where the part's own loss reads nothing of it.
+            roots.append(hidden)
+            gradients.append(torch.zeros_like(hidden))
+        if roots:
+            # The engine runs where the caller stands; what autocast chose is in the graph already.
+            with _no_autocast(hidden.device):
+                torch.autograd.backward(roots, gradients)
+        del self._open[part]
+
+    def _forward(self, part: int) -> Tensor:
+        own = self._parts[part]
+        self.computed_tokens += own.packed.num_tokens
+        return self._prepared.hidden_states(own.packed, self._make_gateways(part))
+
+    def _make_stores(self, part: int) -> dict[nn.Module, LayerStore]:
+        if not self._has_children[part]:
+            return {}
+        return {module: LayerStore() for module in self._prepared.layers}
+
+    def _make_gateways(self, part: int) -> dict[nn.Module, LayerGateway]:
+        own = self._parts[part]
+        stores = self._open[part].stores
+        return {
+            module: LayerGateway(
+                ancestors=[(self._open[q].stores[module], rows) for q, rows in own.ancestors],
+                own=stores.get(module),
+                kept=own.kept,
+                copy=self._modes[part] != "keep",
+            )
+            for module in self._prepared.layers
+        }
+
+
+def check_modes(modes: Sequence[str] | str, count: int) -> list[Mode]:
+    """Read the modes of partitions.
+
+    Args:
+        modes: one for all, or one per partition.
+        count: number of partitions.
+
+    Returns:
+        One per partition.
+
+    Raises:
+        ValueError: one is unknown, or there is not one per partition.
+    """
+    named = [modes] * count if isinstance(modes, str) else list(modes)
+    if len(named) != count:
+        raise ValueError(
+            f"modes must have one entry per partition, got {len(named)} for {count} partitions"
+        )
+    known: dict[str, Mode] = {mode: mode for mode in get_args(Mode)}
+    for part, name in enumerate(named):
+        if name not in known:
+            raise ValueError(f"modes must be of {list(known)}, got {name!r} for partition {part}")
+    return [known[name] for name in named]
+
+
+def _no_autocast(device: torch.device) -> AbstractContextManager[None]:
+    if not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
