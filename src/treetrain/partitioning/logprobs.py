@@ -1,15 +1,16 @@
-"""Log-probabilities of a batch whose tree is cut into partitions, without gradients."""
+"""Log-probabilities and hidden states of a tree cut into partitions, without gradients."""
 
 from __future__ import annotations
 
 from typing import get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from treetrain.errors import check_type
 from treetrain.losses.logprobs import Which, part_logprobs
-from treetrain.models.prepared import find_prepared
+from treetrain.models.prepared import PreparedModel, find_prepared
 from treetrain.models.score import check_language_model
 from treetrain.packing.batch import Batch
 from treetrain.packing.parts import cut_batch
@@ -88,3 +89,27 @@ def partitioned_logprobs(
     for places, logprobs in found:
         values[places] = logprobs
     return split_edges(recover_edges(values, chosen, tensors), chosen)
+
+
+def partitioned_hidden_states(
+    prepared: PreparedModel, batch: Batch, plan: PartitionPlan | Partitions
+) -> Tensor:
+    """Hidden states of every packed token, without gradients, computed partition by partition.
+
+    Args:
+        prepared: handle of the model.
+        batch: the sequences, on the model's device.
+        plan: how the batch's tree is cut.
+
+    Returns:
+        Hidden states as the head receives them, [T, C], packed order of the batch.
+    """
+    partitions, _ = read_plan(plan)
+    parts = find_parts(batch, partitions)
+    found: list[Tensor] = []
+    passes = Passes(prepared, parts, partitions.parents.tolist(), modes=["keep"] * len(parts))
+    passes.run_forward(lambda part, hidden: found.append(hidden))
+    if not found:
+        return prepared.hidden_states(batch.packed)
+    order = np.argsort(np.concatenate([part.places for part in parts]))
+    return torch.cat(found)[torch.from_numpy(order).to(batch.device)]

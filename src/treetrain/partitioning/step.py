@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from treetrain.errors import check_number, check_type
+from treetrain.losses.sft import compute_whole
 from treetrain.losses.terms import LossTerms, PartLoss
 from treetrain.models.prepared import find_prepared
 from treetrain.models.routers import Routing
@@ -106,6 +107,33 @@ def partitioned_step(
     run = _Run(model, plan, terms, modes=modes)
     with all_or_none(model.parameters()):
         return run.step(loss_scale)
+
+
+def add_gradients(
+    model: nn.Module,
+    terms: LossTerms,
+    plan: PartitionPlan | Partitions | None = None,
+    *,
+    modes: Sequence[str] | str | None = None,
+) -> float:
+    """Compute a loss and add its gradients, on the whole tree or partition by partition.
+
+    Args:
+        model: a prepared model.
+        terms: the loss.
+        plan: how the tree is cut; None: not at all.
+        modes: as in `partitioned_step`.
+
+    Returns:
+        The loss, nats.
+    """
+    if plan is not None:
+        return float(partitioned_step(model, terms.batch, plan, terms, modes=modes).loss)
+    loss = compute_whole(model, terms).loss
+    # A row without any target depends on no parameter.
+    if loss.requires_grad:
+        loss.backward()
+    return float(loss.detach())
 
 
 class _Run:

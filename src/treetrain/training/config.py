@@ -123,10 +123,17 @@ class TreeConfig(_Part):
 
     Attributes:
         max_tokens: tree tokens of one packed row.
+        larger: what happens to the tree of a group that is larger: it is cut into partitions of
+            `max_tokens` and each token computed once, or the group is split into rows of its own
+            sequences, which compute shared prefixes again.
+        activations: what a partition does with its activations while those below it run: keep them,
+            compute them again, or hold them in host memory.
         backend: attention backend, one of `BACKEND_NAMES`.
     """
 
     max_tokens: Whole = Field(8192, ge=1)
+    larger: Literal["partition", "split"] = "partition"
+    activations: Literal["keep", "recompute", "offload"] = "keep"
     backend: str = "auto"
 
     @field_validator("backend")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,12 +17,14 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from treetrain.data.sample import Sample
+from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import Batch
 from treetrain.progress import Progress
 from treetrain.training.config import TrainConfig
 from treetrain.training.saving import CONFIG, remove_model, save_model
-from treetrain.training.trainer import StepMetrics, pack_shuffled, train_steps
+from treetrain.training.trainer import StepMetrics, cut_large, pack_shuffled, train_steps
+from treetrain.tree.partition import Partitions
 from treetrain.verification.equivalence import Report
 from treetrain.verification.verify import verify
 from treetrain.wording import say_count
@@ -65,11 +67,23 @@ def run_training(
             f"data must train at least one token, got none in {len(samples)} sequences"
         )
     seed = config.seed if config.data.shuffle else None
-    batches = pack_shuffled(samples, max_tokens=config.tree.max_tokens, seed=seed)
-    say(describe_batches(batches))
+    split = config.tree.larger == "split"
+    batches = pack_shuffled(
+        samples, max_tokens=config.tree.max_tokens, seed=seed, split_groups=split
+    )
+    partitions = {} if split else cut_large(batches, config.tree.max_tokens)
+    say(describe_batches(batches, partitions))
     steps = config.steps or (config.epochs or 1) * math.ceil(len(batches) / config.accumulation)
     was_training = model.training
     handle = prepare(model, config.tree.backend)
+    if partitions and not handle.layers:
+        handle.undo()
+        raise UnsupportedModelError(
+            f"{type(model).__name__} takes trees as one dense mask, and {len(partitions)} trees "
+            f"are larger than tree.max_tokens ({config.tree.max_tokens:,}): they cannot be cut into "
+            "partitions; set tree.larger=split, which computes shared prefixes again, or raise "
+            "tree.max_tokens"
+        )
     if config.model.gradient_checkpointing:
         _set_checkpointing(model, True)
     torch.manual_seed(config.seed)
@@ -92,6 +106,8 @@ def run_training(
             accumulation=config.accumulation,
             clip_norm=config.clip_norm,
             seed=seed,
+            partitions=partitions,
+            activations=config.tree.activations,
         )
         with (
             _interruption_told(done, output, say),
@@ -185,11 +201,12 @@ def choose_few(samples: Sequence[Sample], flat_tokens: int) -> list[Sample]:
     return [samples[index] for index in sorted(chosen)]
 
 
-def describe_batches(batches: Sequence[Batch]) -> str:
+def describe_batches(batches: Sequence[Batch], partitions: Mapping[Batch, Partitions]) -> str:
     """Say how the data was packed.
 
     Args:
         batches: the rows of an epoch.
+        partitions: how the trees of those larger than a row are cut.
 
     Returns:
         A sentence or two.
@@ -205,11 +222,21 @@ def describe_batches(batches: Sequence[Batch]) -> str:
     if again:
         text += (
             f"; {again:,} tree tokens are computed again because their group is larger than "
-            "tree.max_tokens"
+            "tree.max_tokens and tree.larger is split"
         )
-    longer = sum(batch.exceeds_budget for batch in batches)
+    longer = sum(batch.exceeds_budget and batch not in partitions for batch in batches)
     if longer:
-        text += f"; {longer} sequences are longer than tree.max_tokens and have a row of their own"
+        text += (
+            f"; {say_count(longer, 'sequence')} longer than tree.max_tokens in a row of their own"
+        )
+    if partitions:
+        cuts = partitions.values()
+        count = sum(cut.num_partitions for cut in cuts)
+        text += (
+            f"; {say_count(len(partitions), 'tree')} larger than tree.max_tokens in "
+            f"{say_count(count, 'partition')} (lower bound {sum(c.lower_bound for c in cuts)}), at "
+            f"most {max(cut.peak for cut in cuts):,} tokens alive at once"
+        )
     return text
 
 

@@ -6,7 +6,7 @@ Reading, the first check, files and progress are in `run`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
@@ -17,12 +17,15 @@ from torch import nn
 
 from treetrain.data.sample import Sample
 from treetrain.losses.reductions import Reduction
-from treetrain.losses.sft import sft_loss
+from treetrain.losses.sft import sft_terms
 from treetrain.losses.window import LossWindow, measure_window
 from treetrain.packing.batch import Batch, group_samples
 from treetrain.packing.budget import pack_batches
+from treetrain.partitioning.passes import Mode
+from treetrain.partitioning.step import add_gradients
 from treetrain.training.config import OptimizerConfig, ScheduleConfig
 from treetrain.training.schedule import learning_rate_factor
+from treetrain.tree.partition import Partitions, partition_tree
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class StepMetrics:
         grad_norm: norm of all gradients together, before clipping.
         sequences: sequences of the step.
         flat_tokens: tokens of these sequences.
-        tree_tokens: tokens computed.
+        tree_tokens: tokens of their trees.
+        partitions: forward passes on parts of trees that are larger than a row; 0 without such.
         normaliser: what the reduction divided by: sequences, trajectories, or a sum of weights.
         seconds: how long the step took.
         flat_tokens_per_second: flat tokens over seconds.
@@ -52,19 +56,23 @@ class StepMetrics:
     sequences: int
     flat_tokens: int
     tree_tokens: int
+    partitions: int
     normaliser: float
     seconds: float
     flat_tokens_per_second: float
     tree_tokens_per_second: float
 
 
-def pack_shuffled(samples: Sequence[Sample], *, max_tokens: int, seed: int | None) -> list[Batch]:
+def pack_shuffled(
+    samples: Sequence[Sample], *, max_tokens: int, seed: int | None, split_groups: bool
+) -> list[Batch]:
     """Pack the data once, trees in random order.
 
     Args:
         samples: the sequences.
         max_tokens: tree tokens of one row.
         seed: seed of the order; None: the order of the samples.
+        split_groups: whether a group larger than that is split, rather than left for partitions.
 
     Returns:
         The rows.
@@ -74,7 +82,22 @@ def pack_shuffled(samples: Sequence[Sample], *, max_tokens: int, seed: int | Non
         order = np.random.default_rng(seed).permutation(len(groups))
         groups = [groups[place] for place in order.tolist()]
     ordered = [samples[index] for group in groups for index in group.tolist()]
-    return pack_batches(ordered, max_tokens=max_tokens)
+    return pack_batches(ordered, max_tokens=max_tokens, split_groups=split_groups)
+
+
+def cut_large(batches: Sequence[Batch], max_tokens: int) -> dict[Batch, Partitions]:
+    """Cut the trees that are larger than a row.
+
+    Args:
+        batches: the rows of an epoch.
+        max_tokens: tree tokens of one partition.
+
+    Returns:
+        The partitions of each batch that exceeds the budget.
+    """
+    return {
+        batch: partition_tree(batch.tree, max_tokens) for batch in batches if batch.exceeds_budget
+    }
 
 
 def order_windows(
@@ -112,6 +135,8 @@ def train_steps(
     accumulation: int = 1,
     clip_norm: float | None = None,
     seed: int | None = None,
+    partitions: Mapping[Batch, Partitions] | None = None,
+    activations: Mode = "keep",
 ) -> Iterator[StepMetrics]:
     """Train with AdamW, one optimiser step for each value that is taken.
 
@@ -125,6 +150,8 @@ def train_steps(
         accumulation: rows of one step.
         clip_norm: largest norm of all gradients together; None: no limit.
         seed: seed of the order of the rows; None: as they stand.
+        partitions: how the trees of some rows are cut; the others run undivided.
+        activations: what partitions do with their activations, as in `partitioned_step`.
 
     Yields:
         What each step did.
@@ -132,6 +159,7 @@ def train_steps(
     Raises:
         ValueError: loss or gradients are not finite, or parameters after the last step.
     """
+    cuts = partitions or {}
     device = next(model.parameters()).device
     adamw = make_optimizer(model, optimizer)
     per_epoch = math.ceil(len(batches) / accumulation)
@@ -150,11 +178,8 @@ def train_steps(
         window = measure_window(rows)
         loss = 0.0
         for batch in rows:
-            part = sft_loss(model, batch.to(device), reduction, window=window)
-            # A row without any target depends on no parameter.
-            if part.requires_grad:
-                part.backward()
-            loss += float(part.detach())
+            terms = sft_terms(batch.to(device), reduction, window=window)
+            loss += add_gradients(model, terms, cuts.get(batch), modes=activations)
         norm = nn.utils.clip_grad_norm_(model.parameters(), clip_norm or math.inf)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise ValueError(
@@ -177,6 +202,7 @@ def train_steps(
             sequences=window.sequences,
             flat_tokens=flat,
             tree_tokens=tree,
+            partitions=sum(cuts[batch].num_partitions for batch in rows if batch in cuts),
             normaliser=find_normaliser(reduction, window),
             seconds=round(seconds, 6),
             flat_tokens_per_second=round(flat / seconds, 1),

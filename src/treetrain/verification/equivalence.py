@@ -57,6 +57,7 @@ class Report:
         sequences: number of sequences.
         flat_tokens: tokens of all sequences.
         tree_tokens: tokens computed, all rows together.
+        partitions: parts in which trees larger than `max_tokens` ran; 0 where all ran undivided.
         loss_separate: loss of separate training, nats.
         loss_tree: loss of tree training, nats.
         logprobs: of every token with a predecessor, nats.
@@ -76,6 +77,7 @@ class Report:
     sequences: int
     flat_tokens: int
     tree_tokens: int
+    partitions: int
     loss_separate: float
     loss_tree: float
     logprobs: Comparison
@@ -124,6 +126,7 @@ class Report:
             "sequences": self.sequences,
             "flat_tokens": self.flat_tokens,
             "tree_tokens": self.tree_tokens,
+            "partitions": self.partitions,
             "loss": {"separate": self.loss_separate, "tree": self.loss_tree},
             "logprob_max_abs_error": self.logprobs.max_abs_error,
             "gradient_max_relative_error": self.gradients.max_relative_error,
@@ -176,10 +179,11 @@ class Report:
             One line after the other.
         """
         verdict = "equal" if self.equal else "NOT EQUAL"
+        cut = f" in {say_count(self.partitions, 'partition')}" if self.partitions else ""
         yield (
             f"{verdict}: {say_count(self.sequences, 'sequence')}, "
-            f"{self.flat_tokens:,} flat tokens, {self.tree_tokens:,} tree tokens, {self.dtype}, "
-            f"reduction {self.reduction}"
+            f"{self.flat_tokens:,} flat tokens, {self.tree_tokens:,} tree tokens{cut}, "
+            f"{self.dtype}, reduction {self.reduction}"
         )
         yield f"loss            separate {self.loss_separate:.9g}, tree {self.loss_tree:.9g}"
         for comparison in self.comparisons:

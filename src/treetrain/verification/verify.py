@@ -76,7 +76,8 @@ def verify(
         samples: samples, or bare token ids, of which every token is trained.
         reduction: reduction of the loss that is checked.
         backend: attention backend for a model that is not prepared; None: "auto".
-        max_tokens: tree tokens of one packed row; None: everything in one row.
+        max_tokens: tree tokens of one packed row; None: everything in one row. A larger tree is cut
+            into partitions of that size, as training does (on a dense mask, into rows).
         tolerance: largest difference, as a part of the largest value; None: the dtype's own.
         truth: whether to compare with a float64 copy, 8 bytes a parameter twice; None: if needed.
         learning_rate: of the optimiser step.
@@ -142,14 +143,14 @@ def _check(
         raise ValueError(
             f"tolerance must be given for {dtype} with truth=False: the dtype has none of its own"
         )
-    batches = work.pack(samples, model.device)
-    targets = sum(len(batch.targets) for batch in batches)
+    rows = work.pack(prepared, samples)
+    targets = sum(len(row.batch.targets) for row in rows)
     reach = find_reach(prepared, samples, on_path=partial(work.on_progress, "experts"))
     # One rounding of the largest value, where the dtype has no tolerance of its own.
     rounding = torch.finfo(dtype).eps if allowed is None else allowed
     with widen(model) if dtype == torch.float64 else nullcontext():
         separate, tree = work.run_separately(prepared), work.run_tree(prepared)
-        turned = work.tree_logprobs(model, samples[::-1])[::-1]
+        turned = work.tree_logprobs(prepared, samples[::-1])[::-1]
         leaks = _check_leaks(prepared, work, changes=changes, tolerance=rounding)
     both = StepPair(
         separate,
@@ -179,7 +180,8 @@ def _check(
         reduction=work.reduction,
         sequences=len(samples),
         flat_tokens=sum(map(len, samples)),
-        tree_tokens=sum(batch.num_tokens for batch in batches),
+        tree_tokens=sum(row.batch.num_tokens for row in rows),
+        partitions=sum(row.partitions.num_partitions for row in rows if row.partitions is not None),
         loss_separate=separate.outcome.loss,
         loss_tree=tree.outcome.loss,
         logprobs=found.logprobs,
