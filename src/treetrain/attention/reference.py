@@ -1,7 +1,7 @@
 """The readable attention that defines the result: dense, any device, any dtype.
 
-It builds a T x T visibility, ancestors beside it where a gateway leads to some, and therefore serves
-tests, short trees and layers that no other backend can compute; memory grows with T squared.
+It builds a T x T visibility, ancestors beside it where a gateway leads to some, and serves tests,
+short trees and layers that no other backend can compute; memory grows with T squared.
 """
 
 from __future__ import annotations
