@@ -157,3 +157,14 @@ def test_rows_cost_what_the_whole_tree_costs(leaf: int, layer: dict[str, int]) -
     assert len(rows) >= 3
     assert sum(call.pairs for call in parts) <= 1.05 * sum(call.pairs for call in whole)
     assert len(parts) <= len(whole) + 4 * len(rows)
+
+
+def test_what_goes_on_from_the_ancestors_shares_no_tile_with_what_hangs_far_above() -> None:
+    """60 tokens at the end of a path and 60 near its root would waste 60 x 990 pairs."""
+    tree = build_prefix_tree([list(range(1060)), [*range(10), *range(2000, 2060)]])
+    calls = plan_calls(tree, ancestors=1000)
+    assert sum(call.pairs for call in calls) == sum(range(1001, 1061)) + sum(range(11, 71))
+    near = plan_calls(
+        build_prefix_tree([list(range(1060)), [*range(990), *range(30)]]), ancestors=1000
+    )
+    assert len([call for call in near if call.local]) == 1
