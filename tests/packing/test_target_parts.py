@@ -84,9 +84,7 @@ def test_the_first_token_below_a_cut_is_a_target_of_the_row_above():
     """1 2 | 3 4 and 1 2 | 5: three rows, cut at the branch point."""
     tree = build_prefix_tree([[1, 2, 3, 4], [1, 2, 5]])
     targets = find_targets(tree, np.ones(7))
-    parts = cut_targets(
-        targets, np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 0]), num_parts=3
-    )
+    parts = cut_targets(targets, np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 0]), num_parts=3)
     assert [part.targets.tokens.tolist() for part in parts] == [[2, 3, 5], [4], []]
     assert parts[0].targets.packed_indices.tolist() == [1, -1, -1]
     assert parts[1].targets.predictors.tolist() == [0]

@@ -45,9 +45,10 @@ def cut_targets(
         >>> tree = build_prefix_tree([[1, 2, 3], [1, 2, 4]])
         >>> targets = find_targets(tree, np.ones(6))
         >>> rows, places = np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0])
-        >>> [part.targets.tokens.tolist() for part in cut_targets(targets, rows, places, num_parts=2)]
+        >>> parts = cut_targets(targets, rows, places, num_parts=2)
+        >>> [part.targets.tokens.tolist() for part in parts]
         [[2, 3, 4], []]
-    """  # noqa: DOC503 (the check raises)
+    """  # noqa: DOC502 (the check raises)
     _check_rows(targets, rows, row_places, num_parts)
     parts = rows[targets.predictors]
     places = row_places[targets.predictors]
