@@ -45,7 +45,7 @@ class PartLoss:
 
 
 def find_trained(part: BatchPart) -> tuple[Ints, Tensor]:
-    """Find the trained edges of a part.
+    """Find the trained edges of a part: those that have a weight and a target.
 
     Args:
         part: the part.
@@ -55,7 +55,7 @@ def find_trained(part: BatchPart) -> tuple[Ints, Tensor]:
         among those of the part, [n] int64 on the part's device.
     """
     own = part.part.targets
-    trained = np.flatnonzero(own.edge_weights)
+    trained = np.flatnonzero((own.edge_weights != 0) & (own.edge_targets >= 0))
     places = torch.tensor(own.edge_targets[trained], device=part.packed.device)
     return part.part.edges[trained], places
 
