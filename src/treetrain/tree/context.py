@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from treetrain.tree.partition import Partitions
+from treetrain.tree.partitions import Partitions
 from treetrain.tree.prefix_tree import PrefixTree
 from treetrain.tree.ranges import Ints, join_ranges, offsets_of
 
@@ -13,8 +13,8 @@ def context_tree(partitions: Partitions, partition: int) -> tuple[PrefixTree, In
     """Build the tree of a partition's gateway and its own nodes.
 
     Its first `gateway_sizes[partition]` tokens are the gateway, a path from a root; the partition's
-    own follow in the order of `own_nodes`. A token of the row may read exactly its ancestors in this
-    tree, which are all its ancestors.
+    own follow in the order of `own_nodes`. What is above one of these in this tree is all that is
+    above it in the whole one.
 
     Args:
         partitions: the partitions of a tree.
@@ -29,7 +29,7 @@ def context_tree(partitions: Partitions, partition: int) -> tuple[PrefixTree, In
         >>> partitions = partition_tree(build_prefix_tree([[1, 2, 3, 4], [1, 2, 5, 6, 7]]), 3)
         >>> context, places = context_tree(partitions, 2)
         >>> context.tokens.tolist(), context.parents.tolist(), places.tolist()
-        ([1, 2, 5, 6, 7], [-1, 0, 1], [0, 1, 2, 3, 4])
+        ([1, 2, 3, 4], [-1, 0], [0, 1, 5, 6])
     """
     tree = partitions.tree
     gateway, own = partitions.gateway_nodes(partition), partitions.own_nodes(partition)

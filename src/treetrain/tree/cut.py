@@ -1,4 +1,4 @@
-"""Cutting the nodes of a prefix tree into shorter ones; tokens and packed order stay as they are."""
+"""Cutting the nodes of a prefix tree into shorter ones; tokens and packed order stay."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """Dividing the tokens of a tree among partitions, in one walk from the leaves to the roots.
 
-Every token has a *level*, and every level is divided by itself: a partition's tokens have one level
-and hang from tokens of higher ones, roots apart. So no partition comes before itself, and what hangs
-from a partition was placed before it.
+Every token has a *level*, not lower than those below it, and every level is divided by itself: what
+a partition holds has one level and hangs from tokens of higher ones; only pieces that begin at roots
+and hang from nothing are mixed. So partitions never hang from one another in a circle. It follows
+that all the path above a partition lies in the partitions above it: its deepest cut token stands in
+a piece of its parent, and what is above that piece is part of the path above the parent.
 """
 
 from __future__ import annotations
@@ -124,7 +126,8 @@ class _Division:
 
     def divide(self) -> list[list[Piece]]:
         """Return the pieces of each partition."""
-        starts, parents = self._tree.node_starts.tolist(), self._tree.parents.tolist()
+        starts: list[int] = self._tree.node_starts.tolist()
+        parents: list[int] = self._tree.parents.tolist()
         # Index -1 collects what is left at the roots.
         tops = [list[_Top]() for _ in range(len(parents) + 1)]
         opens: list[_Open | None] = [None] * (len(parents) + 1)
@@ -188,7 +191,7 @@ class _Division:
         return filling
 
     def _climb(self, top: _Top, start: int, below: _Open) -> _Top:
-        """Extend a piece by the tokens of a node from its last to its first, cut where it is full."""
+        """Extend a piece by a node's tokens, from the last to the first, cut where it is full."""
         piece = top.piece
         while True:
             room = min(self._capacity - piece.size, self._height - piece.height)
@@ -207,7 +210,7 @@ class _Division:
                 self._open_partition(level, [piece], below)
 
     def _join(self, level: int, piece: Piece, below: _Open) -> bool:
-        """Put a piece into the partition of its level with the least room that is enough, if any."""
+        """Put a piece where the least room is that is enough, at its level; whether there is any."""
         found = below.pop_fitting(level, piece.size)
         if found is None:
             return False

@@ -1,7 +1,7 @@
 """Pieces of a tree that hang from one token, and filling partitions with them.
 
-`divide` finds the pieces and says when partitions are filled; which pieces go together, and which of
-them is divided so that a partition is full, is decided here.
+`divide` finds the pieces and says when partitions are filled; which pieces go together, and which
+of them is divided so that a partition is full, is decided here.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from collections.abc import Sequence
 class Piece:
     """A connected part of a tree whose first tokens are one stretch of packed order.
 
+    Args:
+        start: packed index of the stretch's first token, kept as an attribute.
+        end: packed index one past the stretch's last token, kept as an attribute.
+        below: pieces that hang from the stretch's last token, kept as an attribute.
+
     Attributes:
-        start: packed index of the stretch's first token.
-        end: packed index one past the stretch's last token.
-        below: pieces that hang from the stretch's last token.
         size: tokens of all of it.
         height: tokens of its longest path.
     """
@@ -38,7 +40,7 @@ class Piece:
     def stretches(self) -> list[tuple[int, int]]:
         """All its stretches, first and one past the last packed index, in no order."""
         found: list[tuple[int, int]] = []
-        waiting = [self]
+        waiting: list[Piece] = [self]
         while waiting:
             piece = waiting.pop()
             found.append((piece.start, piece.end))
@@ -73,10 +75,10 @@ def sum_sizes(pieces: Sequence[Piece]) -> int:
 class Filling:
     """Fills partitions with pieces that hang from one token, as long as they make a full one.
 
-    A partition takes the largest pieces that fit. Where room is left, one more piece is divided: its
-    first stretch, the *stem*, stays behind, and what hangs from it becomes pieces of their own, of
-    which one may be divided in turn. All that a partition takes hangs from one path: the token, and
-    stems below one another. A stretch from which nothing hangs, or whose tokens are wanted with all
+    A partition takes the largest pieces that fit. Where room is left, one more piece is divided:
+    its first stretch, the *stem*, stays behind, and what hangs from it becomes pieces of their own,
+    of which one may be divided in turn. All that a partition takes hangs from one path: the token,
+    and stems below one another. A stretch from which nothing hangs, or whose tokens are wanted with all
     that hangs from them, is divided inside.
 
     Args:
@@ -181,7 +183,7 @@ class Filling:
 
 
 def _take_fitting(pieces: list[Piece], room: int, taken: list[Piece]) -> int:
-    """Move the largest pieces that fit from `pieces`, sorted by size, and return what room is left."""
+    """Move the largest that fit from `pieces`, sorted by size, and return the room that is left."""
     while pieces and room:
         place = bisect_right(pieces, room, key=size_of) - 1
         if place < 0:
