@@ -4,7 +4,14 @@ import functools
 
 import pytest
 import torch
-from deep_trees import cut_into, depth_of_cuts, draw_deep_samples, take, worst
+from tests.partitioning.deep_trees import (
+    cut_into,
+    depth_of_cuts,
+    distance,
+    draw_deep_samples,
+    take,
+    worst,
+)
 
 from treetrain.data.sample import Sample
 from treetrain.errors import UnsupportedModelError
@@ -71,10 +78,10 @@ def test_any_number_of_partitions_equals_each_sequence_alone(family, prepared):
     expected_loss, expected = alone(family)
     model, batch = prepared(family).model, pack(SAMPLES)
     terms = sft_terms(batch, "path_mean", router=RouterLoss("batch"))
-    for count in COUNTS:
+    for count in COUNTS if family == "llama" else (3, 20):
         partitions = cut_into(batch, count)
         assert count < 20 or depth_of_cuts(partitions) >= 4
-        for mode in MODES if count == 7 else MODES[:1]:
+        for mode in MODES if count == 7 else MODES[:2]:
             with widen(model):
                 step = partitioned_step(model, batch, partitions, terms, modes=mode)
             assert abs(float(step.loss) - expected_loss) <= ALLOWED * abs(expected_loss)
@@ -132,7 +139,7 @@ def test_policies_equal_the_undivided_tree(settings, mode, prepared):
         expected = take(model)
         terms = policy_terms(batch, "token_mean", temperature=0.7, **settings)
         step = partitioned_step(model, batch, cut_into(batch, 7), terms, modes=mode)
-    assert float((step.loss - whole.loss).abs()) <= ALLOWED * float(whole.loss.abs())
+    assert abs(float(step.loss) - float(whole.loss.detach())) <= ALLOWED * abs(float(whole.loss.detach()))
     assert worst(take(model), expected) <= ALLOWED
     assert step.targets == whole.targets
     assert step.statistics.keys() == whole.statistics.keys()
@@ -226,15 +233,15 @@ def test_many_siblings_in_bfloat16_are_no_worse_than_separate_sequences(siblings
     truth = take(exact)
     with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
         compute_separately(model, samples, coefficients)
-    separate = worst(take(model), truth)
+    separate = distance(take(model), truth)
     handle = prepare(model)
     batch = pack(samples)
     partitions = partition_tree(batch.tree, 12)
-    assert partitions.num_partitions > siblings / 4
+    assert partitions.num_partitions > siblings / 6
     for mode in MODES[:2]:
         with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
             partitioned_step(model, batch, partitions, sft_terms(batch, "path_mean"), modes=mode)
-        assert worst(take(model), truth) <= 1.1 * separate, mode
+        assert distance(take(model), truth) <= 1.1 * separate, mode
     handle.undo()
 
 
