@@ -22,6 +22,7 @@ from treetrain.losses.window import measure_window
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
 from treetrain.packing.parts import cut_batch
+from treetrain.partitioning.passes import Passes
 from treetrain.partitioning.step import partitioned_step
 from treetrain.testing.models import make_tiny_model
 from treetrain.tree.partition import partition_tree
@@ -301,7 +302,9 @@ def test_gradients_from_before_are_added_to(prepared):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("with_earlier", [False, True])
 @pytest.mark.parametrize("call", [1, 9, 21])
-def test_a_step_that_ends_early_adds_no_gradients(error, with_earlier, call, prepared):
+def test_a_step_that_ends_early_adds_no_gradients(
+    error, with_earlier, call, prepared, monkeypatch
+):
     model, batch = prepared("llama").model, pack(SAMPLES)
     terms, partitions = sft_terms(batch, "path_mean"), cut_into(batch, 7)
     if with_earlier:
@@ -316,15 +319,18 @@ def test_a_step_that_ends_early_adds_no_gradients(error, with_earlier, call, pre
             raise error
         return gradient
 
-    def strike_forward(*args):
-        strike(None)
+    forward = Passes._forward
 
-    # Struck in the backward pass of some partition, or in a forward pass.
+    def forward_or_strike(self, part):
+        strike(None)
+        return forward(self, part)
+
+    # Struck in the backward pass of some partition, or before a forward pass.
+    monkeypatch.setattr(Passes, "_forward", forward_or_strike)
     layer = model.model.layers[2]
     handles = [
         layer.mlp.down_proj.weight.register_hook(strike),
         layer.self_attn.k_proj.weight.register_hook(strike),
-        model.model.layers[3].register_forward_pre_hook(strike_forward),
     ]
     try:
         with pytest.raises(error):
