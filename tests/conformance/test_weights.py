@@ -10,14 +10,16 @@ import torch
 from treetrain.data.sample import Sample
 from treetrain.losses.logprobs import sequence_logprobs
 from treetrain.losses.policy import policy_loss
-from treetrain.losses.sft import sft_loss
+from treetrain.losses.sft import sft_loss, sft_terms
 from treetrain.losses.window import measure_window
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
 from treetrain.packing.budget import pack_batches
+from treetrain.partitioning.step import partitioned_step
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 from treetrain.verification.verify import verify
+from treetrain.tree.partition import partition_tree
 from treetrain.verification.widened import Widened
 
 REDUCTIONS = ("path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum", 5.0)
@@ -100,6 +102,15 @@ def test_packing_and_accumulation_do_not_change_the_gradient(
             window = measure_window(batches)
             losses = [sft_loss(model, batch, reduction, window=window) for batch in batches]
             found[name] = gradients_of(model, torch.stack(losses).sum())
+        whole = ways["one tree"][0]
+        for count in (3, 9):
+            cut = partition_tree(whole.tree, whole.num_tokens // count)
+            assert cut.num_partitions >= count
+            model.zero_grad()
+            partitioned_step(model, whole, cut, sft_terms(whole, reduction))
+            found[f"{count} partitions"] = {
+                name: parameter.grad.clone() for name, parameter in model.named_parameters()
+            }
     for one, other in pairwise(found.values()):
         assert_same_gradients(one, other, 1e-10)
 
