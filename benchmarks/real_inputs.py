@@ -43,3 +43,21 @@ def draw_tau_bench(folder: Path, seed: int) -> tuple[list[Sample], int]:
     for sample in samples:
         trials.setdefault(sample.trajectory, []).append(sample)
     return [sample for steps in trials.values() for sample in steps[:STEPS]], len(tokenizer)
+
+
+def draw_tau_bench_task(folder: Path, seed: int) -> tuple[list[Sample], int]:
+    """Read all steps of all trials of one tau-bench task, each step a sequence.
+
+    Returns:
+        The samples and the vocabulary of the tokenizer.
+    """
+    del seed
+    tokenizer = load_tokenizer("demo")
+    samples = read_samples(
+        folder / "taubench-airline" / "trajectories.jsonl",
+        tokenizer=tokenizer,
+        expand="per_step",
+        tools=[],
+        select={"group": "task0"},
+    )
+    return samples, len(tokenizer)

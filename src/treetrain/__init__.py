@@ -29,9 +29,13 @@ if TYPE_CHECKING:
     from treetrain.packing.batch import Batch, pack
     from treetrain.packing.budget import pack_batches
     from treetrain.packing.recover import recover_sequences
+    from treetrain.partitioning.logprobs import partitioned_logprobs
+    from treetrain.partitioning.step import PartitionedStep, partitioned_step
     from treetrain.tree.build import build_prefix_tree, concatenate_trees
     from treetrain.tree.metrics import ModelShape, flop_bound, measure_tree
     from treetrain.tree.nodes import build_from_nodes
+    from treetrain.tree.partition import partition_tree
+    from treetrain.tree.partitions import Partitions
     from treetrain.tree.prefix_tree import PrefixTree
     from treetrain.verification.own_samples import make_samples_for
     from treetrain.verification.verify import verify
@@ -39,6 +43,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "PartitionedStep": "partitioning.step",
+    "partitioned_logprobs": "partitioning.logprobs",
+    "partitioned_step": "partitioning.step",
+    "partition_tree": "tree.partition",
+    "Partitions": "tree.partitions",
     "Batch": "packing.batch",
     "CapacityError": "errors",
     "EquivalenceError": "errors",
@@ -89,6 +98,8 @@ __all__ = [
     "LossTerms",
     "LossWindow",
     "ModelShape",
+    "PartitionedStep",
+    "Partitions",
     "PolicyLoss",
     "PrefixTree",
     "PreparedModel",
@@ -111,6 +122,9 @@ __all__ = [
     "number_routes",
     "pack",
     "pack_batches",
+    "partition_tree",
+    "partitioned_logprobs",
+    "partitioned_step",
     "policy_loss",
     "policy_terms",
     "prepare",

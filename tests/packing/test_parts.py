@@ -15,7 +15,9 @@ ROWS = st.lists(st.lists(st.integers(0, 2), max_size=9), min_size=1, max_size=10
 @given(ROWS, st.integers(1, 12), st.integers(0, 2**31))
 def test_parts_hold_each_token_and_each_target_once(rows, capacity, seed):
     rng = np.random.default_rng(seed)
-    samples = [Sample(row, rng.integers(0, 2, len(row)), group=int(rng.integers(2))) for row in rows]
+    samples = [
+        Sample(row, rng.integers(0, 2, len(row)), group=int(rng.integers(2))) for row in rows
+    ]
     batch = pack(samples)
     parts = cut_batch(batch, partition_tree(batch.tree, capacity))
     places = np.concatenate([part.places for part in parts] or [np.zeros(0, np.int64)])

@@ -140,7 +140,9 @@ def test_policies_equal_the_undivided_tree(settings, mode, prepared):
         expected = take(model)
         terms = policy_terms(batch, "token_mean", temperature=0.7, **settings)
         step = partitioned_step(model, batch, cut_into(batch, 7), terms, modes=mode)
-    assert abs(float(step.loss) - float(whole.loss.detach())) <= ALLOWED * abs(float(whole.loss.detach()))
+    assert abs(float(step.loss) - float(whole.loss.detach())) <= ALLOWED * abs(
+        float(whole.loss.detach())
+    )
     assert worst(take(model), expected) <= ALLOWED
     assert step.targets == whole.targets
     assert step.statistics.keys() == whole.statistics.keys()
@@ -302,14 +304,14 @@ def test_gradients_from_before_are_added_to(prepared):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("with_earlier", [False, True])
 @pytest.mark.parametrize("call", [1, 9, 21])
-def test_a_step_that_ends_early_adds_no_gradients(
-    error, with_earlier, call, prepared, monkeypatch
-):
+def test_a_step_that_ends_early_adds_no_gradients(error, with_earlier, call, prepared, monkeypatch):
     model, batch = prepared("llama").model, pack(SAMPLES)
     terms, partitions = sft_terms(batch, "path_mean"), cut_into(batch, 7)
     if with_earlier:
         partitioned_step(model, batch, partitions, terms)
-    before = {name: p.grad.clone() if with_earlier else None for name, p in model.named_parameters()}
+    before = {
+        name: p.grad.clone() if with_earlier else None for name, p in model.named_parameters()
+    }
     calls = 0
 
     def strike(gradient):

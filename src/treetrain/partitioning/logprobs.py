@@ -70,9 +70,7 @@ def partitioned_logprobs(
     chosen = batch.all_targets if every else batch.targets
     tensors = batch.all_target_tensors if every else batch.target_tensors
     # Parts of the trained targets are those of a step, and are kept.
-    parts = (
-        cut_batch(batch, partitions, targets=chosen) if every else find_parts(batch, partitions)
-    )
+    parts = cut_batch(batch, partitions, targets=chosen) if every else find_parts(batch, partitions)
     found: list[tuple[Tensor, Tensor]] = []
 
     def visit(part: int, hidden: Tensor) -> None:

@@ -98,7 +98,9 @@ def partitioned_step(
     check_number("loss_scale", loss_scale)
     check_language_model(model, prepared.head)
     if terms.batch is not batch:
-        raise ValueError(f"terms must be those of the batch, {batch!r}, got those of {terms.batch!r}")
+        raise ValueError(
+            f"terms must be those of the batch, {batch!r}, got those of {terms.batch!r}"
+        )
     if not torch.is_grad_enabled():
         raise ValueError(
             "gradients must be enabled for a partitioned step, got a call inside torch.no_grad(); "

@@ -159,9 +159,7 @@ class StepWork:
         self.on_progress(stage, 0, len(rows))
         for number, row in enumerate(rows, start=1):
             # Routers have no loss in the baseline either.
-            terms = sft_terms(
-                row.batch, self.reduction, window=window, router=RouterLoss("batch")
-            )
+            terms = sft_terms(row.batch, self.reduction, window=window, router=RouterLoss("batch"))
             loss += add_gradients(model, terms, row.partitions)
             self.on_progress(stage, number, len(rows))
         logprobs = self.tree_logprobs(prepared, self.samples)
