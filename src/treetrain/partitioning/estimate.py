@@ -96,7 +96,7 @@ def estimate_memory(
     """
     walk = Walk(partitions, memory_model, accumulating=accumulating)
     check_plan_modes(walk.is_inner, modes, memory_model)
-    return walk.explain(np.array([mode == "keep" for mode in modes], bool), offloading=modes)
+    return walk.explain(np.array([mode == "keep" for mode in modes], bool), modes=modes)
 
 
 def check_plan_modes(is_inner: Flags, modes: Sequence[Mode], memory_model: MemoryModel) -> None:
@@ -224,12 +224,12 @@ class Walk:
         """What lives in the optimiser's step beside weights and its states, bytes."""
         return float(self._model.gradients + self._model.optimizer_working)
 
-    def explain(self, is_kept: Flags, *, offloading: Sequence[Mode] = ()) -> MemoryEstimate:
+    def explain(self, is_kept: Flags, *, modes: Sequence[Mode]) -> MemoryEstimate:
         """Say what lives at the worst moment.
 
         Args:
             is_kept: whether each partition keeps its activations, [P].
-            offloading: mode of each partition, for what is in the host's memory.
+            modes: mode of each partition, for what is in the host's memory.
 
         Returns:
             The estimate.
@@ -246,7 +246,7 @@ class Walk:
         sizes = {"weights": self._model.weights, "optimizer": self._model.optimizer}
         sizes |= {name: round(size) for name, size in parts.items()}
         sizes[rest] = peak - sum(sizes.values())
-        on_host = self._saved * np.array([mode == "offload" for mode in offloading], bool)
+        on_host = self._saved * np.array([mode == "offload" for mode in modes], bool)
         host_bytes = math.ceil((self._sum_above(on_host) + on_host).max(initial=0.0))
         return MemoryEstimate(peak_bytes=peak, partition=worst, host_bytes=host_bytes, **sizes)
 
