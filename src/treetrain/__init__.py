@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from treetrain.errors import CapacityError, EquivalenceError, UnsupportedModelError
     from treetrain.losses.load_balancing import measure_choices
     from treetrain.losses.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
-    from treetrain.losses.policy import PolicyLoss, policy_loss
-    from treetrain.losses.router import RouterLoss, RouterTerms, expert_counts, router_terms
-    from treetrain.losses.sft import sft_loss
+    from treetrain.losses.policy import PolicyLoss, policy_loss, policy_terms
+    from treetrain.losses.router import expert_counts, router_terms
+    from treetrain.losses.router_loss import RouterLoss, RouterTerms
+    from treetrain.losses.sft import sft_loss, sft_terms
+    from treetrain.losses.terms import LossTerms
     from treetrain.losses.values import sequence_values, token_values
     from treetrain.losses.window import LossWindow, measure_window
     from treetrain.models.prepare import prepare
@@ -40,13 +42,14 @@ _HOMES = {
     "Batch": "packing.batch",
     "CapacityError": "errors",
     "EquivalenceError": "errors",
+    "LossTerms": "losses.terms",
     "LossWindow": "losses.window",
     "ModelShape": "tree.metrics",
     "PolicyLoss": "losses.policy",
     "PrefixTree": "tree.prefix_tree",
     "PreparedModel": "models.prepared",
-    "RouterLoss": "losses.router",
-    "RouterTerms": "losses.router",
+    "RouterLoss": "losses.router_loss",
+    "RouterTerms": "losses.router_loss",
     "Routing": "models.routers",
     "Sample": "data.sample",
     "UnsupportedModelError": "errors",
@@ -64,6 +67,7 @@ _HOMES = {
     "pack": "packing.batch",
     "pack_batches": "packing.budget",
     "policy_loss": "losses.policy",
+    "policy_terms": "losses.policy",
     "prepare": "models.prepare",
     "read_samples": "data.rows",
     "record_routing": "models.routers",
@@ -73,6 +77,7 @@ _HOMES = {
     "sequence_logprobs_and_entropies": "losses.logprobs",
     "sequence_values": "losses.values",
     "sft_loss": "losses.sft",
+    "sft_terms": "losses.sft",
     "token_values": "losses.values",
     "verify": "verification.verify",
 }
@@ -81,6 +86,7 @@ __all__ = [
     "Batch",
     "CapacityError",
     "EquivalenceError",
+    "LossTerms",
     "LossWindow",
     "ModelShape",
     "PolicyLoss",
@@ -106,6 +112,7 @@ __all__ = [
     "pack",
     "pack_batches",
     "policy_loss",
+    "policy_terms",
     "prepare",
     "read_samples",
     "record_routing",
@@ -115,6 +122,7 @@ __all__ = [
     "sequence_logprobs_and_entropies",
     "sequence_values",
     "sft_loss",
+    "sft_terms",
     "token_values",
     "verify",
 ]

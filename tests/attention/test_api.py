@@ -50,7 +50,7 @@ def test_softcap_is_computed(packed: PackedTree, make_inputs: Inputs) -> None:
 
 def test_shapes_are_checked(packed: PackedTree, make_inputs: Inputs) -> None:
     query, key, value = make_inputs(9)
-    with pytest.raises(ValueError, match="tree's 9 tokens"):
+    with pytest.raises(ValueError, match="row's 9 tokens"):
         tree_attention(query[:, :, :8], key[:, :, :8], value[:, :, :8], packed)
     with pytest.raises(ValueError, match=r"query must be \[B, heads, T, D\]"):
         tree_attention(query[0], key, value, packed)

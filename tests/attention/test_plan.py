@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.attention.rows import cut_tree
 
 from treetrain.attention.plan import Call, plan_calls
 from treetrain.testing.trees import random_forest, tree_family
@@ -112,3 +113,58 @@ def test_equal_masks_are_one_array() -> None:
     masks = [call.visible for call in calls if call.visible is not None]
     assert len(masks) > 8
     assert len({id(mask) for mask in masks}) <= 4
+
+
+@pytest.mark.parametrize("layer", [{}, {"window": 5}, {"chunk": 7}, {"window": 60}], ids=str)
+def test_calls_of_rows_with_ancestors_are_the_visibility_of_their_own_tokens(
+    layer: dict[str, int],
+) -> None:
+    rng = np.random.default_rng(2)
+    stem = rng.integers(0, 9, 250).tolist()
+    long = [[*stem[: int(rng.integers(0, 250))], *rng.integers(0, 9, 60)] for _ in range(12)]
+    for sequences in (*(random_forest(rng) for _ in range(15)), long):
+        whole = build_prefix_tree(sequences)
+        cuts = np.flatnonzero(rng.random(whole.num_tokens) < rng.choice([0.02, 0.2])).tolist()
+        expected = visibility(whole, layer.get("window"), layer.get("chunk")).astype(int)
+        for row in cut_tree(whole, cuts, rng):
+            tree, ancestors = row.tree.tree, len(row.path)
+            calls = plan_calls(tree, ancestors=ancestors, **layer)
+            counts = count_pairs(calls, tree.num_tokens)
+            assert not counts[:ancestors].any()
+            tokens = [*row.path, *row.own]
+            assert np.array_equal(counts[ancestors:], expected[np.ix_(row.own, tokens)])
+            local = [call for call in calls if call.local]
+            assert calls[: len(local)] == local
+            assert [call.q_start for call in local] == [ancestors, *(c.q_end for c in local[:-1])]
+            assert local[-1].q_end == tree.num_tokens
+
+
+@pytest.mark.parametrize("layer", [{}, {"window": 256}], ids=str)
+@pytest.mark.parametrize("leaf", [4, 30, 128])
+def test_rows_cost_what_the_whole_tree_costs(leaf: int, layer: dict[str, int]) -> None:
+    """A row adds its gateway's calls and next to no pairs."""
+    rng = np.random.default_rng(leaf)
+    stem = rng.integers(0, 50, 600).tolist()
+    sequences = [
+        [*stem[: int(rng.integers(0, 600))], *rng.integers(0, 50, leaf)] for _ in range(40)
+    ]
+    tree = build_prefix_tree(sequences)
+    rows = cut_tree(tree, range(250, tree.num_tokens, 250), rng)
+    whole = plan_calls(tree, **layer)
+    parts = [
+        call for row in rows for call in plan_calls(row.tree.tree, ancestors=len(row.path), **layer)
+    ]
+    assert len(rows) >= 3
+    assert sum(call.pairs for call in parts) <= 1.05 * sum(call.pairs for call in whole)
+    assert len(parts) <= len(whole) + 4 * len(rows)
+
+
+def test_what_goes_on_from_the_ancestors_shares_no_tile_with_what_hangs_far_above() -> None:
+    """60 tokens at the end of a path and 60 near its root would waste 60 x 990 pairs."""
+    tree = build_prefix_tree([list(range(1060)), [*range(10), *range(2000, 2060)]])
+    calls = plan_calls(tree, ancestors=1000)
+    assert sum(call.pairs for call in calls) == sum(range(1001, 1061)) + sum(range(11, 71))
+    near = plan_calls(
+        build_prefix_tree([list(range(1060)), [*range(990), *range(30)]]), ancestors=1000
+    )
+    assert len([call for call in near if call.local]) == 1

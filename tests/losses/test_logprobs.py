@@ -4,11 +4,17 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.losses.random_parts import cut_batch, rows_of
 
 from treetrain.data.sample import Sample
-from treetrain.losses.logprobs import sequence_logprobs, sequence_logprobs_and_entropies
+from treetrain.losses.logprobs import (
+    part_logprobs,
+    sequence_logprobs,
+    sequence_logprobs_and_entropies,
+)
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
+from treetrain.packing.recover import recover_edges, split_edges
 from treetrain.testing.models import make_tiny_model
 
 SEQUENCES = [[1, 2, 3, 4, 5], [], [1, 2, 3, 6, 7], [9], [1, 2, 3, 6, 7, 8, 9], [1, 2, 3, 6, 7]]
@@ -72,3 +78,36 @@ def test_prepared_model_gives_the_values_of_the_untouched_one():
 def test_unknown_choice_of_targets_is_refused(toy):
     with pytest.raises(ValueError, match="targets must be 'all' or 'trained', got 'some'"):
         sequence_logprobs(toy, pack([[1, 2]]), targets="some")
+
+
+@pytest.mark.parametrize("targets", ["all", "trained"])
+@pytest.mark.parametrize("seed", range(4))
+def test_values_of_parts_put_together_are_those_of_the_whole(
+    toy, gradients, assert_equal, targets, seed
+):
+    samples = [Sample(row, [index % 3 for index in range(len(row))]) for row in SEQUENCES]
+    batch = pack(samples)
+    every = targets == "all"
+    hidden = toy.hidden_states(batch.packed)
+    count = len(batch.all_targets if every else batch.targets)
+    values = torch.full((2, count), float("nan"), dtype=torch.float64)
+    for part in cut_batch(batch, 3, seed, untrained=every):
+        found = part_logprobs(
+            toy, rows_of(hidden, part), part, temperature=0.6, chunk_tokens=2, entropies=True
+        )
+        places = torch.tensor(part.part.places)
+        values = values.index_copy(1, places, torch.stack(found))
+    chosen, tensors = (
+        (batch.all_targets, batch.all_target_tensors)
+        if every
+        else (batch.targets, batch.target_tensors)
+    )
+    ours = [split_edges(recover_edges(row, chosen, tensors), chosen) for row in values]
+    theirs = sequence_logprobs_and_entropies(toy, batch, temperature=0.6, targets=targets)
+    for one, other in zip(ours, theirs, strict=True):
+        assert_equal(one, other)
+
+    def total(logprobs, entropies):
+        return sum(row.square().sum() for row in (*logprobs, *entropies))
+
+    assert_equal(gradients(total(*ours), toy), gradients(total(*theirs), toy))

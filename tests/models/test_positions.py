@@ -7,8 +7,11 @@ from tests.models.baseline import check_equal, gradients, logits_alone, logits_o
 
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepare import prepare
+from treetrain.packing.gateway import LayerGateway, LayerStore
+from treetrain.packing.packed_tree import pack_tree
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
+from treetrain.tree.build import build_prefix_tree
 
 SEQUENCES = [
     [token + 4 for token in sequence if token < 60] for sequence in tree_family()["uneven"]
@@ -63,3 +66,17 @@ def test_queries_scaled_by_packed_position_are_refused_from_the_floor_on() -> No
     siblings = [[5, *range(start, start + 12)] for start in (8, 20, 32, 44)]
     with pytest.raises(UnsupportedModelError, match="from packed position 40"):
         logits_on_tree(prepared, siblings)
+
+
+def test_queries_of_a_row_are_scaled_by_its_depth_with_its_ancestors() -> None:
+    """A short row of a long path would be scaled as if it began the sequence."""
+    model = make_tiny_model(
+        "llama4_text", floor_scale=40, attn_temperature_tuning=True, no_rope_layers=[1, 0, 1, 0]
+    )
+    prepared = prepare(model)
+    tree = build_prefix_tree([list(range(3, 53))])
+    gateway = LayerGateway([(LayerStore(), slice(0, 45))], None, [], copy=False)
+    with pytest.raises(UnsupportedModelError, match=r"from packed position 40 .* 50 tokens"):
+        prepared.hidden_states(
+            pack_tree(tree, ancestors=45), dict.fromkeys(prepared.layers, gateway)
+        )

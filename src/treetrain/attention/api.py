@@ -9,6 +9,7 @@ from torch import Tensor
 
 from treetrain.attention import reference, slices
 from treetrain.attention.names import check_backend
+from treetrain.packing.gateway import LayerGateway
 from treetrain.packing.packed_tree import PackedTree
 
 #: Backends by name, the preferred first; the names are those of `names.BACKEND_NAMES`.
@@ -50,17 +51,21 @@ def tree_attention(
     chunk: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    gateway: LayerGateway | None = None,
 ) -> Tensor:
     """Attend along the paths of a packed tree.
 
     Packed token q reads packed token k exactly when `k <= q < subtree_ends[k]`, and, with a window
-    or a chunk, when their depth positions allow it.
+    or a chunk, when their depth positions allow it. The keys and values of a row's ancestors come
+    through its gateway, which its own ones are recorded in; in the backward pass their gradients
+    are given back there, and what descendants gave back joins the own ones. Descendants must go
+    backward before.
 
     Args:
         query: queries, [B, H, T, D], packed order; float32, float64, bfloat16 or float16.
         key: keys after any rotary embedding, [B, Hk, T, D]; H must be a multiple of Hk.
         value: values, [B, Hk, T, Dv].
-        packed: the packed tree of T tokens, on the device of `query`.
+        packed: the packed tree, whose row has T tokens, on the device of `query`.
         backend: "slices", "reference", or "auto" for the first.
         scale: factor of the scores; None for 1 / sqrt(D).
         window: depth positions a query reads back, itself included; None for all.
@@ -68,12 +73,14 @@ def tree_attention(
             block.
         softcap: scores become `softcap * tanh(score / softcap)`; None for none.
         sinks: one more score per query head that takes weight and has no value, [H]; None for none.
+        gateway: where ancestors are read and the row's own keys and values are kept; None for a
+            row without ancestors that nothing hangs from.
 
     Returns:
         Attention output, [B, H, T, Dv], dtype of `query`.
 
     Raises:
-        ValueError: if a shape, dtype, device, window or chunk does not fit.
+        ValueError: if a shape, dtype, device, window, chunk or gateway does not fit.
 
     Example:
         >>> from treetrain.packing.packed_tree import pack_tree
@@ -91,6 +98,7 @@ def tree_attention(
         raise ValueError(
             f"sinks must have one score per query head, [{query.shape[1]}], got {list(sinks.shape)}"
         )
+    _check_gateway(gateway, packed)
     return BACKENDS[choose_backend(backend)].attend(
         query,
         key,
@@ -101,7 +109,21 @@ def tree_attention(
         chunk=chunk,
         softcap=softcap,
         sinks=sinks,
+        gateway=gateway,
     )
+
+
+def _check_gateway(gateway: LayerGateway | None, packed: PackedTree) -> None:
+    if gateway is None and packed.ancestors:
+        raise ValueError(
+            f"gateway must be given for a row with {packed.ancestors} ancestors, got None; their "
+            "keys and values are not among those of the row"
+        )
+    if gateway is not None and gateway.num_ancestors != packed.ancestors:
+        raise ValueError(
+            f"gateway must lead to the row's {packed.ancestors} ancestors, got "
+            f"{gateway.num_ancestors} tokens"
+        )
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, packed: PackedTree) -> None:
@@ -109,9 +131,9 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, packed: PackedTree)
         if tensor.ndim != 4:
             raise ValueError(f"{name} must be [B, heads, T, D], got shape {list(tensor.shape)}")
     shapes = f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
-    tokens = packed.tree.num_tokens
+    tokens = packed.num_tokens
     if any(tensor.shape[2] != tokens for tensor in (query, key, value)):
-        raise ValueError(f"query, key and value must have the tree's {tokens} tokens, got {shapes}")
+        raise ValueError(f"query, key and value must have the row's {tokens} tokens, got {shapes}")
     if key.shape[:3] != value.shape[:3] or query.shape[0] != key.shape[0]:
         raise ValueError(f"query, key and value must have the same rows and heads, got {shapes}")
     if query.shape[1] % key.shape[1] or query.shape[3] != key.shape[3]:
@@ -124,8 +146,8 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, packed: PackedTree)
             "query, key and value must share one floating dtype, "
             f"got {query.dtype}, {key.dtype}, {value.dtype}"
         )
-    if query.device != packed.subtree_ends.device:
+    if query.device != packed.device:
         raise ValueError(
             f"packed must be on the device of query, {query.device}, got "
-            f"{packed.subtree_ends.device}; use packed.to(query.device)"
+            f"{packed.device}; use packed.to(query.device)"
         )

@@ -4,7 +4,8 @@ Packed order is cut into tiles of consecutive queries: a long run by itself, or 
 together, since a kernel call costs as much as a few thousand pairs. Every tile gets one local call
 (its own tokens, with the ancestors that only some of its rows see) and shares with its neighbours
 full calls for the ancestors that all rows see. With a window or a chunk long runs are cut too, and
-keys outside are never touched. Everything here is host-side numpy; nothing depends on a model.
+keys outside are never touched. Ancestors that a partition reads through its gateway are keys alone.
+Everything here is host-side numpy; nothing depends on a model.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Call:
 
 
 def plan_calls(
-    tree: PrefixTree, *, window: int | None = None, chunk: int | None = None
+    tree: PrefixTree, *, window: int | None = None, chunk: int | None = None, ancestors: int = 0
 ) -> list[Call]:
     """Group a tree's visibility into kernel calls.
 
@@ -65,16 +66,18 @@ def plan_calls(
         window: depth positions a query reads back, itself included; None for all.
         chunk: size of the blocks of depth positions that do not read each other; None for one
             block.
+        ancestors: tokens at the front of the tree, one path from a root, that are keys and no
+            queries.
 
     Returns:
-        The calls, local ones first in packed order. Together they hold every visible pair once and
-        no other unmasked pair.
+        The calls, local ones first in packed order. Together they hold every visible pair of a
+        query behind the ancestors once and no other unmasked pair.
     """
     lowest = _lowest_depths(tree.depth_positions, window, chunk)
     # Subtree ends fall along a path; their negatives rise, as a binary search wants them.
     rising = -tree.token_subtree_ends
     runs = find_runs(tree)
-    tiles = _tile_runs(tree, runs)
+    tiles = _tile_runs(tree, runs, ancestors)
     if lowest is not None:
         reach = min(size for size in (window, chunk) if size is not None)
         tiles = _cut_tiles(tiles, rows=min(max(reach // 2, 32), 256))
@@ -110,22 +113,25 @@ def _lowest_depths(depths: Ints, window: int | None, chunk: int | None) -> Ints 
     return lowest if lowest.any() else None
 
 
-def _tile_runs(tree: PrefixTree, runs: Runs) -> list[Interval]:
-    """Cut packed order into tiles of whole runs.
+def _tile_runs(tree: PrefixTree, runs: Runs, ancestors: int) -> list[Interval]:
+    """Cut packed order behind the ancestors into tiles of whole runs, or of what is left of one.
 
     A short run joins the tile before it where the pairs this wastes cost less than two calls.
     """
     depths = tree.depth_positions
     branch_depths = np.where(runs.parents >= 0, depths[np.maximum(runs.branch_ends - 1, 0)] + 1, 0)
-    lengths = (runs.ends - runs.starts).tolist()
+    if ancestors and len(runs):
+        # What is left of the ancestors' own run hangs from the last of them.
+        branch_depths[0] = ancestors
+    starts = np.maximum(runs.starts, ancestors)
     tiles: list[Interval] = []
     open_start = -1
     first_seen = rows = first_run = 0
     seen: dict[int, int] = {}
     for run, (start, length, parent, branch_end, branch_depth) in enumerate(
         zip(
-            runs.starts.tolist(),
-            lengths,
+            starts.tolist(),
+            (runs.ends - starts).tolist(),
             runs.parents.tolist(),
             runs.branch_ends.tolist(),
             branch_depths.tolist(),
@@ -133,6 +139,8 @@ def _tile_runs(tree: PrefixTree, runs: Runs) -> list[Interval]:
         )
     ):
         end = start + length
+        if length <= 0:
+            continue
         if length >= LONG_RUN:
             if open_start >= 0:
                 tiles.append((open_start, start))

@@ -3,13 +3,15 @@
 Every kernel call of `plan` is attention of one rectangle. Outputs of a row's rectangles are merged
 by their log-sum-exp; the backward pass hands each rectangle the merged output and log-sum-exp,
 which makes it exact. Grouped heads are never expanded. Capped scores take matrix products
-in place of a fused kernel.
+in place of a fused kernel. A partition's gateway is read anew in each pass and never saved, so that
+what lives of a path of partitions grows with its tokens, not with their square.
 
 Source: the merge and its backward pass are those of ring attention, Liu et al., arXiv:2310.01889.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +22,7 @@ from torch import Tensor
 from treetrain.attention.kernels import choose_kernel
 from treetrain.attention.once import differentiable_once
 from treetrain.attention.plan import Call, plan_calls
+from treetrain.packing.gateway import LayerGateway
 from treetrain.packing.packed_tree import PackedTree
 
 
@@ -34,26 +37,43 @@ def attend(
     chunk: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    gateway: LayerGateway | None = None,
 ) -> Tensor:
     """Attend along paths; `treetrain.attention.api.tree_attention` says what is what."""
     name = ("slices", window, chunk)
     if name not in packed.plans:
-        packed.plans[name] = _Rectangles.from_calls(
-            plan_calls(packed.tree, window=window, chunk=chunk)
-        )
-    return _SliceAttention.apply(query, key, value, sinks, packed.plans[name], scale, softcap)
+        calls = plan_calls(packed.tree, window=window, chunk=chunk, ancestors=packed.ancestors)
+        packed.plans[name] = _Rectangles.from_calls(calls, packed.ancestors)
+    rectangles = packed.plans[name]
+    if gateway is not None:
+        gateway = gateway.without_first(rectangles.hidden)
+    return _SliceAttention.apply(query, key, value, sinks, rectangles, gateway, scale, softcap)
 
 
 @dataclass(frozen=True, eq=False)
 class _Rectangles:
-    """A plan's calls, with their masks as additive tensors, made once per dtype and device."""
+    """A plan's calls, with their masks as additive tensors, made once per dtype and device.
+
+    Attributes:
+        calls: the calls, counted from the first ancestor that any query reads.
+        hidden: ancestors before that one.
+        ancestors: ancestors from that one on; they stand before the row.
+        masks: the additive masks.
+    """
 
     calls: list[Call]
+    hidden: int
+    ancestors: int
     masks: dict[tuple[int, torch.dtype, torch.device], Tensor]
 
     @classmethod
-    def from_calls(cls, calls: list[Call]) -> _Rectangles:
-        return cls(calls, {})
+    def from_calls(cls, calls: list[Call], ancestors: int) -> _Rectangles:
+        hidden = min([ancestors, *(call.keys[0][0] for call in calls)])
+        return cls([_shift(call, -hidden) for call in calls], hidden, ancestors - hidden, {})
+
+    def rows(self, call: Call) -> slice:
+        """Where a call's queries stand in the row."""
+        return slice(call.q_start - self.ancestors, call.q_end - self.ancestors)
 
     @torch.inference_mode(False)
     def mask(self, call: Call, like: Tensor) -> Tensor | None:
@@ -68,6 +88,13 @@ class _Rectangles:
         return self.masks[name]
 
 
+def _shift(call: Call, tokens: int) -> Call:
+    keys = tuple((start + tokens, end + tokens) for start, end in call.keys)
+    return dataclasses.replace(
+        call, q_start=call.q_start + tokens, q_end=call.q_end + tokens, keys=keys
+    )
+
+
 class _SliceAttention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -77,16 +104,19 @@ class _SliceAttention(torch.autograd.Function):
         value: Tensor,
         sinks: Tensor | None,
         rectangles: _Rectangles,
+        gateway: LayerGateway | None,
         scale: float,
         softcap: float | None,
     ) -> Tensor:
         kernel = choose_kernel(query.device, softcap)
-        wide_query, wide_key, wide_value = _widen(query, key, value)
+        wide_query, wide_key, wide_value = _widen(query, *_read(gateway, key, value))
+        if gateway is not None:
+            gateway.record(key, value)
         batch, heads, tokens, size = wide_query.shape
         output = wide_query.new_empty(batch, tokens, heads, size).transpose(1, 2)
         logsumexp = wide_query.new_empty(batch, tokens, heads).transpose(1, 2)
         for call in rectangles.calls:
-            rows = slice(call.q_start, call.q_end)
+            rows = rectangles.rows(call)
             part, part_logsumexp = kernel.forward(
                 wide_query[:, :, rows],
                 _gather(wide_key, call),
@@ -106,7 +136,8 @@ class _SliceAttention(torch.autograd.Function):
             logsumexp = with_sinks
         output = output[..., : value.shape[-1]].to(query.dtype)
         ctx.save_for_backward(query, key, value, sinks, output, logsumexp)
-        ctx.rectangles, ctx.scale, ctx.softcap = rectangles, scale, softcap
+        ctx.rectangles, ctx.gateway = rectangles, gateway
+        ctx.scale, ctx.softcap = scale, softcap
         return output
 
     @staticmethod
@@ -114,15 +145,18 @@ class _SliceAttention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, sinks, output, logsumexp = ctx.saved_tensors
         kernel = choose_kernel(query.device, ctx.softcap)
-        wide_query, wide_key, wide_value = _widen(query, key, value)
+        wide_query, wide_key, wide_value = _widen(query, *_read(ctx.gateway, key, value))
         size = wide_query.shape[-1]
         wide_output = _pad(output.to(wide_query.dtype), size)
         grad = _pad(grads[0].to(wide_query.dtype), size)
         grad_query = torch.empty_like(wide_query)
         grad_key = torch.empty_like(wide_key)
         grad_value = torch.empty_like(wide_value)
+        ancestors = ctx.rectangles.ancestors
+        for total in (grad_key, grad_value):
+            total[:, :, :ancestors] = 0  # no local call writes them
         for call in ctx.rectangles.calls:
-            rows = slice(call.q_start, call.q_end)
+            rows = ctx.rectangles.rows(call)
             part_query, part_key, part_value = kernel.backward(
                 grad[:, :, rows],
                 wide_query[:, :, rows],
@@ -142,15 +176,22 @@ class _SliceAttention(torch.autograd.Function):
         if sinks is not None:
             weight = (sinks.to(logsumexp.dtype)[None, :, None] - logsumexp).exp()
             grad_sinks = -(weight * (grad * wide_output).sum(-1)).sum((0, 2)).to(sinks.dtype)
+        grad_key, grad_value = grad_key[..., : key.shape[-1]], grad_value[..., : value.shape[-1]]
+        if ctx.gateway is not None:
+            ctx.gateway.give_back(grad_key[:, :, :ancestors], grad_value[:, :, :ancestors])
+            grad_key, grad_value = grad_key[:, :, ancestors:], grad_value[:, :, ancestors:]
+            ctx.gateway.add_given_back(grad_key, grad_value)
         return (
             grad_query[..., : query.shape[-1]].to(query.dtype),
-            grad_key[..., : key.shape[-1]].to(key.dtype),
-            grad_value[..., : value.shape[-1]].to(value.dtype),
+            grad_key.to(key.dtype),
+            grad_value.to(value.dtype),
             grad_sinks,
-            None,
-            None,
-            None,
+            *[None] * 4,
         )
+
+
+def _read(gateway: LayerGateway | None, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    return (key, value) if gateway is None else gateway.read(key, value)
 
 
 def _widen(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -77,6 +77,25 @@ class Chunk:
     tokens: Tensor
 
 
+def check_chunking(temperature: float, chunk_tokens: int | None) -> None:
+    """Check what needs no head to be checked.
+
+    Args:
+        temperature: what the logits are divided by, above 0.
+        chunk_tokens: predictors per chunk, or None.
+
+    Raises:
+        ValueError: one is out of range.
+    """
+    check_number("temperature", temperature)
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ValueError(f"temperature must be a finite number above 0, got {temperature}")
+    if chunk_tokens is not None:
+        check_number("chunk_tokens", chunk_tokens, whole=True)
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
+
+
 def plan_chunks(
     hidden: Tensor,
     head: HeadLike,
@@ -105,13 +124,7 @@ def plan_chunks(
         TypeError: `temperature` or `chunk_tokens` is no number, or the head's logits are narrower
             than float32.
     """
-    check_number("temperature", temperature)
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise ValueError(f"temperature must be a finite number above 0, got {temperature}")
-    if chunk_tokens is not None:
-        check_number("chunk_tokens", chunk_tokens, whole=True)
-    if chunk_tokens is not None and chunk_tokens < 1:
-        raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
+    check_chunking(temperature, chunk_tokens)
     with torch.no_grad():
         row = head(hidden[:0])
     if row.dtype not in (torch.float32, torch.float64):

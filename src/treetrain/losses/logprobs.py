@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from treetrain.errors import check_type
 from treetrain.losses.chunked_head import head_logprobs
-from treetrain.models.prepared import find_prepared
+from treetrain.models.prepared import PreparedModel, find_prepared
 from treetrain.models.score import check_language_model
 from treetrain.packing.batch import Batch
+from treetrain.packing.parts import BatchPart, whole_batch
 from treetrain.packing.recover import recover_edges, split_edges
 
 Which = Literal["all", "trained"]
@@ -124,20 +125,57 @@ def edge_logprobs(
     check_type("batch", batch, Batch, "a Batch from pack(samples)")
     if targets not in ("all", "trained"):
         raise ValueError(f"targets must be 'all' or 'trained', got {targets!r}")
-    every = targets == "all"
-    chosen = batch.all_targets if every else batch.targets
-    tensors = batch.all_target_tensors if every else batch.target_tensors
+    part = whole_batch(batch, untrained=targets == "all")
     prepared = find_prepared(model)
     check_language_model(model, prepared.head)
-    logprobs, entropy = head_logprobs(
+    logprobs, entropy = part_logprobs(
+        prepared,
         prepared.hidden_states(batch.packed),
+        part,
+        temperature=temperature,
+        chunk_tokens=chunk_tokens,
+        entropies=entropies,
+    )
+    chosen, tensors = part.part.targets, part.target_tensors
+    if entropy is not None:
+        entropy = recover_edges(entropy, chosen, tensors)
+    return recover_edges(logprobs, chosen, tensors), entropy
+
+
+def part_logprobs(
+    prepared: PreparedModel,
+    hidden: Tensor,
+    part: BatchPart,
+    *,
+    temperature: float = 1.0,
+    chunk_tokens: int | None = None,
+    entropies: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities, and on request entropies, of the distinct targets of a part of a batch.
+
+    Values of several parts are put together by `part.part.places`, which tells which of the batch's
+    targets each is.
+
+    Args:
+        prepared: the model's handle.
+        hidden: hidden states of the part's row, [T, C].
+        part: the part.
+        temperature: what the logits are divided by, above 0.
+        chunk_tokens: as in `sequence_logprobs`.
+        entropies: whether to compute entropies.
+
+    Returns:
+        Log-probability of each target, [M] in nats, and entropy of the distribution it is predicted
+        from, [M] in nats, or None.
+    """
+    tensors = part.target_tensors
+    logprobs, entropy = head_logprobs(
+        hidden,
         prepared.head,
-        chosen,
+        part.part.targets,
         tensors=tensors,
         temperature=temperature,
         chunk_tokens=chunk_tokens,
         entropies=entropies,
     )
-    if entropy is not None:
-        entropy = recover_edges(entropy[tensors.predictor_of_target], chosen, tensors)
-    return recover_edges(logprobs, chosen, tensors), entropy
+    return logprobs, None if entropy is None else entropy[tensors.predictor_of_target]

@@ -20,7 +20,6 @@ from numbers import Real
 from typing import Literal
 
 import numpy as np
-import torch
 
 from treetrain.errors import check_type
 from treetrain.losses.window import LossWindow, WeightSum, measure_window, sequence_weight_sums
@@ -109,7 +108,7 @@ def scale_edges(batch: Batch, edge_weights: Floats, factors: Floats) -> Floats:
     Raises:
         ValueError: all of them vanish in float64.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # for `check_factors` to refuse
+    with np.errstate(over="ignore", invalid="ignore"):  # for `Factors` to refuse
         products = edge_weights * np.repeat(factors, batch.targets.edge_lengths)
     if edge_weights.any() and not products.any():
         raise ValueError(
@@ -118,42 +117,6 @@ def scale_edges(batch: Batch, edge_weights: Floats, factors: Floats) -> Floats:
             "them, or the number that the reduction divides by"
         )
     return products
-
-
-def check_factors(
-    batch: Batch, values: Floats, dtype: torch.dtype, *, name: str, places: Ints | None = None
-) -> None:
-    """Refuse factors of the loss that its dtype cannot hold.
-
-    A factor that vanishes beside larger ones is lost in rounding anyway; refused is what overflows,
-    and what vanishes altogether.
-
-    Args:
-        batch: the batch, for messages.
-        values: the factors, [n] float64.
-        dtype: dtype of the loss.
-        name: what the factors are made of, for messages.
-        places: index into `values` of each flat edge, or -1, [E]; None: the values are those of
-            the flat edges.
-
-    Raises:
-        ValueError: the largest is too large or too small; names the sample.
-    """
-    largest = np.abs(values).max(initial=0.0)
-    limits = torch.finfo(dtype)
-    if largest == 0 or limits.tiny <= largest <= limits.max:
-        return
-    place = int(np.abs(values).argmax())
-    edge = place
-    if places is not None:
-        sharing = np.flatnonzero(places == place)
-        edge = int(sharing[np.abs(batch.targets.edge_weights[sharing]).argmax()])
-    owner = int(np.searchsorted(batch.targets.sequence_offsets, edge, side="right")) - 1
-    raise ValueError(
-        f"{name} must stay between {limits.tiny:.2g} and {limits.max:.2g} for a loss in "
-        f"{dtype} once the reduction has scaled them, got {largest:.3g} at most, of "
-        f"{name_sample(batch, owner)}; scale them, or the number that the reduction divides by"
-    )
 
 
 def _trajectory_sums(batch: Batch, window: LossWindow, totals: Floats, counts: Ints) -> Floats:

@@ -23,79 +23,20 @@ equation 5) and transformers' `router_z_loss_func` for the z-loss.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from treetrain.errors import UnsupportedModelError, check_number, check_type
-from treetrain.losses.load_balancing import Form, count_choices, load_balancing_loss, widen
-from treetrain.losses.tree_sums import TreeSums, make_tree_sums
-from treetrain.losses.window import LossWindow, measure_window
-from treetrain.models.routers import RouterOutput, Routing, record_routing
+from treetrain.errors import check_type
+from treetrain.losses.router_loss import RouterLoss, RouterTerms
+from treetrain.losses.router_parts import plan_routers
+from treetrain.losses.tree_sums import make_tree_sums
+from treetrain.losses.window import LossWindow
+from treetrain.models.routers import Routing, record_routing
 from treetrain.packing.batch import Batch
-
-
-@dataclass(frozen=True, eq=False)
-class RouterLoss:
-    """Which losses of the routers are added to the loss of the tokens.
-
-    Attributes:
-        form: over what the load-balancing loss is taken: "batch" (all sequences of the window),
-            "micro_batch" (those of each batch), "sequence" (each one) or "deepseek_v3" (each one,
-            of sigmoid scores); `treetrain.losses.router` has the formulas.
-        load_balancing: factor of the load-balancing loss, `router_aux_loss_coef` of many configs.
-        z: factor of the router z-loss. With both 0 the routers have no loss.
-        window_choices: for "batch" and a window of several batches, what `measure_choices` gave for
-            all of them.
-
-    Raises:
-        ValueError: the form is unknown, or a factor is negative or not finite.
-    """
-
-    form: Form
-    load_balancing: float = 0.0
-    z: float = 0.0
-    window_choices: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        if self.form not in get_args(Form):
-            raise ValueError(f"form must be one of {list(get_args(Form))}, got {self.form!r}")
-        for name in ("load_balancing", "z"):
-            number = getattr(self, name)
-            check_number(name, number)
-            if not (math.isfinite(number) and number >= 0):
-                raise ValueError(f"{name} must be at least 0 and finite, got {number}")
-        if self.window_choices is not None:
-            check_type("window_choices", self.window_choices, Tensor, "from measure_choices")
-            if self.form != "batch":
-                raise ValueError(
-                    f"window_choices must not be given for form {self.form!r}, which needs none"
-                )
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether the routers have no loss."""
-        return self.load_balancing == 0 and self.z == 0
-
-
-@dataclass(frozen=True, eq=False)
-class RouterTerms:
-    """Losses of the routers; with a window, its batches' add up to those of the step.
-
-    Attributes:
-        loss: sum of the two below, each times its factor; a scalar with gradients.
-        load_balancing: the load-balancing loss, a scalar without gradients; 0 where its factor is.
-        z: the z-loss, a scalar without gradients; 0 where its factor is.
-    """
-
-    loss: Tensor
-    load_balancing: Tensor
-    z: Tensor
+from treetrain.packing.parts import whole_batch
 
 
 def router_terms(
@@ -119,6 +60,7 @@ def router_terms(
             experts, which form "batch" and "sequence" pool.
 
     Example:
+        >>> import torch
         >>> from treetrain.losses.logprobs import sequence_logprobs
         >>> from treetrain.models.prepare import prepare
         >>> from treetrain.packing.batch import pack
@@ -129,33 +71,10 @@ def router_terms(
         ...     loss = -torch.cat(sequence_logprobs(model, batch)).mean()
         >>> terms = router_terms(routing, batch, RouterLoss("sequence", load_balancing=0.01))
         >>> (loss + terms.loss).backward()
-    """  # noqa: DOC503 (the functions below raise)
+    """  # noqa: DOC502 (the functions below raise)
     check_type("routing", routing, Routing, "a Routing from record_routing(model)")
     check_type("batch", batch, Batch, "a Batch from pack(samples)")
-    check_type("router", router, RouterLoss, "a RouterLoss")
-    if window is None:
-        window = measure_window([batch])
-    check_type("window", window, LossWindow, "None or a window from measure_window(batches)")
-    _check_window(batch, window)
-    zero = torch.zeros((), device=batch.device)
-    if router.is_zero or batch.num_tokens == 0:
-        return RouterTerms(zero, zero, zero)
-    layers = routing.of(batch.packed)
-    if routing.lost_gradients:
-        raise UnsupportedModelError(
-            "reentrant checkpointing computes routers without gradients, which their losses would "
-            "lose; call model.gradient_checkpointing_enable({'use_reentrant': False})"
-        )
-    sums = make_tree_sums(batch.tree, batch.device)
-    balancing = z = zero
-    if router.load_balancing:
-        balancing = load_balancing_loss(
-            layers, sums, router.form, window=window, window_choices=router.window_choices
-        )
-    if router.z:
-        z = _z_loss(layers, sums, router.form, window=window)
-    loss = router.load_balancing * balancing + router.z * z
-    return RouterTerms(loss, balancing.detach(), z.detach())
+    return plan_routers(batch, router, window).evaluate(routing, whole_batch(batch))
 
 
 def expert_counts(routing: Routing, batch: Batch) -> dict[str, Tensor]:
@@ -196,7 +115,9 @@ def expert_counts(routing: Routing, batch: Batch) -> dict[str, Tensor]:
         return {}
     sums = make_tree_sums(batch.tree, batch.device)
     return {
-        layer.name: count_choices(layer, layer.experts, sums).sum(0).long()
+        layer.name: (sums.path_counts * sums.count_choices(layer.experts, layer.logits.shape[-1]))
+        .sum(0)
+        .long()
         for layer in routing.of(batch.packed)
     }
 
@@ -232,28 +153,3 @@ def record_for(model: nn.Module, router: RouterLoss | None) -> Iterator[Routing 
     else:
         with record_routing(model) as routing:
             yield routing
-
-
-def _check_window(batch: Batch, window: LossWindow) -> None:
-    tokens = int(batch.tree.sequence_lengths.sum())
-    if window.sequences < batch.num_sequences or window.tokens < tokens:
-        raise ValueError(
-            f"window must include the batch, got a window of {window.sequences} sequences and "
-            f"{window.tokens} tokens for a batch of {batch.num_sequences} and {tokens}; "
-            "measure_window takes all batches of a step"
-        )
-
-
-def _z_loss(
-    layers: list[RouterOutput], sums: TreeSums, form: Form, *, window: LossWindow
-) -> Tensor:
-    if form in ("batch", "micro_batch"):
-        factors = sums.path_counts / (window.tokens * len(layers))
-    else:
-        means = sums.sum_over_sequences(1 / sums.sequence_lengths)
-        factors = means / (window.sequences * len(layers))
-    loss = torch.zeros((), device=sums.device)
-    for layer in layers:
-        logs = widen(layer.logits, sums).logsumexp(-1, keepdim=True)
-        loss = loss + sums.weigh(logs.square(), factors)
-    return loss

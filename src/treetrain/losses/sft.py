@@ -5,17 +5,18 @@ Losses that need more than a weighted sum of log-probabilities are in `policy`.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from treetrain.losses.chunked_head import fused_head, head_logprobs
-from treetrain.losses.reductions import Reduction, check_factors, scale_edges, sequence_factors
-from treetrain.losses.router import RouterLoss, record_for, router_terms
+from treetrain.losses.linear_terms import make_linear_terms
+from treetrain.losses.part_loss import PartLoss
+from treetrain.losses.reductions import Reduction, sequence_factors
+from treetrain.losses.router_loss import RouterLoss
+from treetrain.losses.terms import LossTerms, add_routers
 from treetrain.losses.window import LossWindow
 from treetrain.models.prepared import find_prepared
 from treetrain.models.score import check_language_model
 from treetrain.packing.batch import Batch
-from treetrain.packing.targets import Floats
+from treetrain.packing.parts import whole_batch
 
 
 def sft_loss(
@@ -56,72 +57,50 @@ def sft_loss(
         >>> handle = prepare(model)
         >>> sft_loss(model, pack([[1, 2, 3, 4], [1, 2, 5]]), "token_mean").backward()
     """
-    factors = sequence_factors(batch, reduction, window)
-    coefficients = target_coefficients(batch, -batch.targets.edge_weights, factors)
-    with record_for(model, router) as routing:
-        loss = linear_loss(model, batch, coefficients, chunk_tokens=chunk_tokens)[0]
-    if router is None or routing is None:
-        return loss
-    return loss + router_terms(routing, batch, router, window=window).loss
+    terms = sft_terms(batch, reduction, window=window, router=router, chunk_tokens=chunk_tokens)
+    return compute_whole(model, terms).loss
 
 
-def target_coefficients(batch: Batch, edge_weights: Floats, factors: Floats) -> Floats:
-    """Sum each target's factors over the sequences that share it.
-
-    Args:
-        batch: the batch.
-        edge_weights: one number per flat edge, [E].
-        factors: one number per sequence, [S].
-
-    Returns:
-        Sum of edge weight x factor over each target's edges, [M] float64.
-    """
-    return batch.targets.sum_edges(scale_edges(batch, edge_weights, factors))
-
-
-def linear_loss(
-    model: nn.Module,
+def sft_terms(
     batch: Batch,
-    coefficients: Floats,
+    reduction: Reduction,
     *,
-    temperature: float = 1.0,
+    window: LossWindow | None = None,
+    router: RouterLoss | None = None,
     chunk_tokens: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Sum of coefficient x log-probability over the distinct targets, through the fused head.
+) -> LossTerms:
+    """Lay out the loss terms of supervised training, to be evaluated on parts of a batch.
 
     Args:
-        model: a prepared model.
-        batch: the batch, on the model's device.
-        coefficients: one number per target, [M] float64.
-        temperature: what the logits are divided by, above 0.
+        batch: the sequences and their weights.
+        reduction: as in `sft_loss`.
+        window: as in `sft_loss`.
+        router: as in `sft_loss`.
         chunk_tokens: as in `sft_loss`.
 
     Returns:
-        The sum, a scalar, and the log-probabilities [M], which carry no gradient.
+        The terms; `evaluate` of the whole batch gives `sft_loss`.
     """
-    prepared = find_prepared(model)
-    check_language_model(model, prepared.head)
-    hidden = prepared.hidden_states(batch.packed)
-    wide = torch.promote_types(hidden.dtype, torch.float32)
-    check_factors(batch, coefficients, wide, name="weights", places=batch.targets.edge_targets)
-    factors = torch.tensor(coefficients, dtype=wide, device=hidden.device)
-    if hidden.dtype == torch.float16:
-        # Gradients made in the forward pass would be made before the loss is scaled, and vanish.
-        logprobs, _ = head_logprobs(
-            hidden,
-            prepared.head,
-            batch.targets,
-            tensors=batch.target_tensors,
-            temperature=temperature,
-            chunk_tokens=chunk_tokens,
-        )
-        return (logprobs * factors).sum(), logprobs.detach()
-    return fused_head(
-        hidden,
-        prepared.head,
-        batch.targets,
-        tensors=batch.target_tensors,
-        coefficients=factors,
-        temperature=temperature,
-        chunk_tokens=chunk_tokens,
+    factors = sequence_factors(batch, reduction, window)
+    tokens = make_linear_terms(
+        batch, -batch.targets.edge_weights, factors, chunk_tokens=chunk_tokens
     )
+    return add_routers(batch, tokens, router, window=window)
+
+
+def compute_whole(model: nn.Module, terms: LossTerms) -> PartLoss:
+    """Compute loss terms on the whole batch in one forward pass.
+
+    Args:
+        model: a prepared model.
+        terms: the terms.
+
+    Returns:
+        The loss and its statistics.
+    """
+    batch = terms.batch
+    with terms.recording(model) as routing:
+        prepared = find_prepared(model)
+        check_language_model(model, prepared.head)
+        hidden = prepared.hidden_states(batch.packed)
+        return terms.evaluate(prepared, hidden, whole_batch(batch), routing=routing)

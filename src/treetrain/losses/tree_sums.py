@@ -81,17 +81,19 @@ class TreeSums:
         sums = sums.cumsum(0)
         return sums[self.node_ends] - sums[:-1]
 
-    def weigh(self, values: Tensor, factors: Tensor) -> Tensor:
-        """Sum numbers of tokens, each times the factor of its node.
 
-        Args:
-            values: numbers of each packed token, [T, X], with their graph.
-            factors: factors of each node, [N, X] float64.
+def weigh_tokens(values: Tensor, factors: Tensor, nodes: Tensor) -> Tensor:
+    """Sum numbers of tokens, each times the factor of its node.
 
-        Returns:
-            The sum, a scalar, dtype of the numbers.
-        """
-        return (values * factors.to(values.dtype).index_select(0, self.token_nodes)).sum()
+    Args:
+        values: numbers of each token of a row, [T, X], with their graph.
+        factors: factors of each node of the batch's tree, [N, X] float64.
+        nodes: node of each token of the row, [T] int64.
+
+    Returns:
+        The sum, a scalar, dtype of the numbers.
+    """
+    return (values * factors.index_select(0, nodes).to(values.dtype)).sum()
 
 
 @torch.inference_mode(False)

@@ -8,7 +8,7 @@ without the keyword goes to the implementation that the model had before.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from treetrain.attention.api import tree_attention
 from treetrain.errors import UnsupportedModelError
+from treetrain.packing.gateway import LayerGateway
 from treetrain.packing.packed_tree import PackedTree
 
 #: Names under which the attention function is registered, by the implementation it stands in for.
@@ -76,13 +77,40 @@ class TreeCall:
     Attributes:
         packed: the packed tree.
         layers: what each attention module of the model computes.
+        gateways: the gateway of a partition in each attention module; None for a whole tree.
+        running: whether the forward pass runs. Whoever runs it says when it has ended, so that
+            what checkpointing computes again in the backward pass is not taken for a part of it.
         seen: `id` of the attention modules that received this call; torch.compile keeps numbers
             that are put into a set, and loses modules.
     """
 
     packed: PackedTree
     layers: dict[nn.Module, Layer]
+    gateways: Mapping[nn.Module, LayerGateway] | None = None
+    running: bool = True
     seen: set[int] = field(default_factory=set)
+
+    def find_gateway(self, module: nn.Module) -> LayerGateway | None:
+        """Find the gateway of an attention module.
+
+        Args:
+            module: a module that is about to attend.
+
+        Returns:
+            Its gateway; None for a whole tree.
+
+        Raises:
+            UnsupportedModelError: if it attends a second time in one forward pass.
+        """
+        if self.gateways is None:
+            return None
+        if self.running and id(module) in self.seen:
+            raise UnsupportedModelError(
+                f"{name_module(module)} attends several times in one forward pass, and partitions "
+                "keep one set of keys and values for each module; train this model on trees that "
+                "fit in one piece (a larger token budget), or on separate sequences"
+            )
+        return self.gateways[module]
 
     def check_complete(self) -> None:
         """Make sure that every attention layer saw the tree.
@@ -241,6 +269,7 @@ def _attend_tree(
         chunk=layer.chunk,
         softcap=softcap,
         sinks=s_aux,
+        gateway=call.find_gateway(module),
     )
     call.seen.add(id(module))
     return output.transpose(1, 2), None

@@ -126,7 +126,7 @@ def check_positions(model: PreTrainedModel, positions: Positions, packed: Packed
         return
     # Counting starts one after the padding id.
     padding = positions.offset - 1
-    places = (packed.tree.tokens == padding).nonzero()[0]
+    places = (packed.tree.tokens[packed.ancestors :] == padding).nonzero()[0]
     if len(places):
         raise UnsupportedModelError(
             f"{name} gives its padding id {padding} no position of its own, so that tokens after "
@@ -155,17 +155,24 @@ def check_alibi(model: PreTrainedModel, decoder: nn.Module) -> None:
         )
 
 
-def check_temperature(model: PreTrainedModel, attention: Iterable[nn.Module], tokens: int) -> None:
+def check_temperature(
+    model: PreTrainedModel, attention: Iterable[nn.Module], packed: PackedTree
+) -> None:
     """Refuse a call in which queries would be scaled by their place in packed order.
+
+    Packed positions are counted in the row, and a sequence alone would count the row's ancestors
+    too: both must stay below the place from which the scale differs from 1.
 
     Args:
         model: the model.
         attention: its attention modules.
-        tokens: packed tokens of the call.
+        packed: the packed tree.
 
     Raises:
-        UnsupportedModelError: if the call is long enough for the scale to differ from 1.
+        UnsupportedModelError: if the row, or a path of its tree, is long enough for another scale.
     """
+    depth = int(packed.tree.depth_positions.max()) + 1
+    tokens = max(packed.num_tokens, depth)
     for module in attention:
         if not getattr(module, "attn_temperature_tuning", False) or getattr(module, "use_rope", 0):
             continue
@@ -174,7 +181,8 @@ def check_temperature(model: PreTrainedModel, attention: Iterable[nn.Module], to
             raise UnsupportedModelError(
                 f"{type(model).__name__} scales queries from packed position {int(floor)} on "
                 f"(attn_temperature_tuning), and the tree has {tokens} tokens; pack smaller trees "
-                "(a token budget below floor_scale), or train it on separate sequences"
+                "(a token budget below floor_scale, which no path exceeds), or train it on "
+                "separate sequences"
             )
 
 

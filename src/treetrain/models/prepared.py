@@ -26,6 +26,7 @@ from treetrain.models.adapters import (
 from treetrain.models.attached import Attached, check_attached, read_attached, remove_pre_hook
 from treetrain.models.before_head import BeforeHead
 from treetrain.models.dense_mask import check_reach, make_dense_mask
+from treetrain.models.gateways import Gateways, check_gateways
 from treetrain.models.guards import (
     check_dropouts,
     check_embeddings,
@@ -232,47 +233,52 @@ class PreparedModel:
             if was_active:
                 self.activate()
 
-    def hidden_states(self, packed: PackedTree) -> Tensor:
+    def hidden_states(self, packed: PackedTree, gateways: Gateways | None = None) -> Tensor:
         """Compute the hidden states of every packed token, as the head receives them.
 
         Args:
             packed: the packed tree, on the model's device.
+            gateways: as in `decoder_states`.
 
         Returns:
             Hidden states, [T, C], dtype of the model.
         """
-        hidden = self.decoder_states(packed)
+        hidden = self.decoder_states(packed, gateways)
         if packed.num_tokens:
             hidden = self.before_head(hidden)
             self._check_head(hidden)
         return hidden
 
-    def decoder_states(self, packed: PackedTree) -> Tensor:
+    def decoder_states(self, packed: PackedTree, gateways: Gateways | None = None) -> Tensor:
         """Compute the hidden states of every packed token, as the decoder returns them.
 
         Most models' heads receive the same.
 
         Args:
             packed: the packed tree, on the model's device.
+            gateways: for a partition, the gateway of each module of `layers`; None for a whole
+                tree.
 
         Returns:
             Hidden states, [T, C], dtype of the model.
 
         Raises:
             ValueError: if the model was undone, was changed after it was prepared, or has no such
-                token id.
+                token id, or if a partition's gateways are missing.
             UnsupportedModelError: if a layer did not see the tree, if the model draws at random in
-                training, or if a position embedding cannot serve the tree's depth.
+                training, if a position embedding cannot serve the tree's depth, or if the model
+                cannot be computed in partitions.
         """  # noqa: DOC503 (the checks raise UnsupportedModelError)
         check_type("packed", packed, PackedTree, "a PackedTree, as batch.packed is one")
         if not self.active:
             raise ValueError("the model was given back by undo(); call prepare(model) again")
+        check_gateways(self.model, self.layers, packed, gateways=gateways)
         embedding = self.model.get_input_embeddings()
         if packed.num_tokens == 0:
             return embedding(packed.tokens)[0]
         self._check_unchanged()
         vocabulary = self.model.config.get_text_config().vocab_size
-        if (largest := int(packed.tree.tokens.max())) >= vocabulary:
+        if (largest := int(packed.tree.tokens[packed.ancestors :].max())) >= vocabulary:
             raise ValueError(
                 f"token ids must be below the model's vocabulary of {vocabulary}, got {largest}; "
                 "is it the model's own tokenizer?"
@@ -281,14 +287,14 @@ class PreparedModel:
             self._check_training()
             check_shared_states(self.decoder)
         check_depth(self.model, int(packed.tree.depth_positions.max()) + 1)
-        check_temperature(self.model, self.layers, packed.num_tokens)
+        check_temperature(self.model, self.layers, packed)
         check_positions(self.model, self.positions, packed)
-        return self._run_decoder(packed)
+        return self._run_decoder(packed, gateways)
 
-    def _run_decoder(self, packed: PackedTree) -> Tensor:
+    def _run_decoder(self, packed: PackedTree, gateways: Gateways | None) -> Tensor:
         positions = packed.depth_positions + self.positions.offset
         if self.layers:
-            call = TreeCall(packed, self.layers)
+            call = TreeCall(packed, self.layers, gateways)
             output = self.decoder(
                 input_ids=packed.tokens,
                 attention_mask=make_sentinel(packed.device),
@@ -296,6 +302,7 @@ class PreparedModel:
                 use_cache=False,
                 prefix_tree=call,
             )
+            call.running = False
             call.check_complete()
         else:
             check_reach(self.model, packed.num_tokens)

@@ -1,4 +1,4 @@
-"""What a partition reads of its ancestors, and what it hands back: keys, values and their gradients.
+"""What a partition reads of its ancestors and hands back: keys, values and their gradients.
 
 A partition's queries read the keys and values of the path from a root to where the partition hangs.
 They are detached; their gradients are summed here, in float32 or wider, over all descendants, and
@@ -8,6 +8,7 @@ each partition adds the sum to its own gradients once. Which tokens these are is
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -66,6 +67,28 @@ class LayerGateway:
     own: LayerStore | None
     kept: Sequence[slice]
     copy: bool
+
+    @property
+    def num_ancestors(self) -> int:
+        """Number of ancestors' tokens G."""
+        return sum(rows.stop - rows.start for _, rows in self.ancestors)
+
+    def without_first(self, count: int) -> LayerGateway:
+        """The same gateway without the first ancestors, which a window or a chunk hides.
+
+        Args:
+            count: how many tokens at the front of the path to leave out, at most G.
+
+        Returns:
+            A gateway to G - count tokens of the same stores.
+        """
+        left: list[tuple[LayerStore, slice]] = []
+        for store, rows in self.ancestors:
+            hidden = min(count, rows.stop - rows.start)
+            count -= hidden
+            if rows.start + hidden < rows.stop:
+                left.append((store, slice(rows.start + hidden, rows.stop)))
+        return dataclasses.replace(self, ancestors=left)
 
     def read(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Put the ancestors' keys and values before a partition's own.

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from treetrain.packing.batch import Batch
 from treetrain.packing.packed_tree import PackedTree, pack_tree
-from treetrain.packing.targets import TargetPart, Targets, TargetTensors, cut_targets
-from treetrain.tree.partition import Partitions, context_tree
+from treetrain.packing.target_parts import cut_targets
+from treetrain.packing.targets import TargetPart, Targets, TargetTensors
+from treetrain.tree.context import context_tree
+from treetrain.tree.partition import Partitions
 from treetrain.tree.prefix_tree import Ints
 
 
@@ -50,22 +52,41 @@ class BatchPart:
         return torch.tensor(batch.tree.token_nodes[self.places], device=self.packed.device)
 
 
-def whole_batch(batch: Batch) -> BatchPart:
+def whole_batch(batch: Batch, *, untrained: bool = False) -> BatchPart:
     """Take a batch as its only part.
 
     Args:
         batch: the batch.
+        untrained: whether the part's targets are `batch.all_targets`.
 
     Returns:
-        The part.
+        The part; its row is `batch.packed` itself.
     """
-    targets = batch.targets
+    targets = batch.all_targets if untrained else batch.targets
     part = TargetPart(
         targets=targets,
         places=np.arange(len(targets), dtype=np.int64),
         edges=np.arange(len(targets.edge_targets), dtype=np.int64),
     )
-    return BatchPart(batch.packed, np.arange(batch.num_tokens, dtype=np.int64), part)
+    return _WholeBatch(
+        packed=batch.packed,
+        places=np.arange(batch.num_tokens, dtype=np.int64),
+        part=part,
+        batch=batch,
+        untrained=untrained,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _WholeBatch(BatchPart):
+    """A batch as its only part; tensors that the batch keeps are not made again."""
+
+    batch: Batch
+    untrained: bool
+
+    @cached_property
+    def target_tensors(self) -> TargetTensors:
+        return self.batch.all_target_tensors if self.untrained else self.batch.target_tensors
 
 
 def cut_batch(

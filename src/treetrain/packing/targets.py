@@ -124,6 +124,8 @@ class TargetPart:
     Attributes:
         targets: these targets with the flat edges that share them; packed indices and predictors
             count in the row, and `packed_indices` is -1 for a token that stands in another one.
+            Where it is not the whole batch, edges without a target and sequences without an edge
+            are left out.
         places: which of the batch's targets each is, [M] int64.
         edges: which of the batch's flat edges each is, [E] int64, ascending.
     """
