@@ -1,10 +1,10 @@
 """Dividing the tokens of a tree among partitions, in one walk from the leaves to the roots.
 
-Every token has a *level*, not lower than those below it, and every level is divided by itself: what
-a partition holds has one level and hangs from tokens of higher ones; only pieces that begin at roots
-and hang from nothing are mixed. So partitions never hang from one another in a circle. It follows
-that all the path above a partition lies in the partitions above it: its deepest cut token stands in
-a piece of its parent, and what is above that piece is part of the path above the parent.
+Every token has a *level*, not lower than those below it, and every level is divided by itself:
+what a partition holds has one level and hangs from tokens of higher ones; only pieces that begin at
+roots and hang from nothing are mixed. So partitions never hang from one another in a circle. It
+follows that all the path above a partition lies in the partitions above it: its deepest cut token
+stands in a piece of its parent, and what is above that piece is part of the path above the parent.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class _Division:
                 self._open_partition(level, [piece], below)
 
     def _join(self, level: int, piece: Piece, below: _Open) -> bool:
-        """Put a piece where the least room is that is enough, at its level; whether there is any."""
+        """Put a piece where least room, but enough, is left at its level, if there is any."""
         found = below.pop_fitting(level, piece.size)
         if found is None:
             return False

@@ -78,8 +78,8 @@ class Filling:
     A partition takes the largest pieces that fit. Where room is left, one more piece is divided:
     its first stretch, the *stem*, stays behind, and what hangs from it becomes pieces of their own,
     of which one may be divided in turn. All that a partition takes hangs from one path: the token,
-    and stems below one another. A stretch from which nothing hangs, or whose tokens are wanted with all
-    that hangs from them, is divided inside.
+    and stems below one another. A stretch from which nothing hangs, or whose tokens are wanted with
+    all that hangs from them, is divided inside.
 
     Args:
         pieces: the pieces, none larger than `capacity`.
