@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from treetrain.cli.plan_tables import Planned, as_json, as_text
 from treetrain.cli.reading import add_reading_arguments, read_file
-from treetrain.cli.sizes import read_size, say_size
-from treetrain.wording import say_count
+from treetrain.cli.sizes import read_size
 
 if TYPE_CHECKING:
     from treetrain.data.sample import Sample
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from treetrain.progress import Progress
     from treetrain.tree.prefix_tree import PrefixTree
 
-GROUPS_SHOWN = 20
 NO_GROUP = "(no group)"
 ALL = "(all groups)"
 
@@ -93,19 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """A group, its tree, and its plan."""
-
-    group: str
-    tree: PrefixTree
-    plan: PartitionPlan
-
-    @property
-    def longest_path(self) -> int:
-        return int(self.tree.sequence_lengths.max(initial=0))
-
-
 def run(args: argparse.Namespace) -> int:
     """Reads the file, measures the model without its weights, plans, prints.
 
@@ -132,17 +117,18 @@ def run(args: argparse.Namespace) -> int:
     samples, notes = _read(args, progress)
     progress(f"measuring the model {args.model} without its weights")
     model = _measure(args, samples)
-    planned: list[_Planned] = []
+    planned: list[Planned] = []
     for group, tree in _build_trees(samples, together=args.together):
         progress(f"planning group {group}: {tree.num_tokens:,} tree tokens")
-        planned.append(_Planned(group, tree, _plan(args, tree, model, memory=memory, group=group)))
+        planned.append(Planned(group, tree, _plan(args, tree, model, memory=memory, group=group)))
     progress.wipe()
     if args.json:
-        print(json.dumps(_as_json(planned, memory, model, notes)))
+        print(json.dumps(as_json(planned, memory, device=model.device, notes=notes)))
     else:
         for line in notes:
             print(f"note: {line}", file=sys.stderr)
-        print("\n".join(_as_lines(planned, memory, args)))
+        title = f"{args.model}, {args.dtype}, on {args.device}"
+        print(as_text(planned, memory, title=title))
     return 0
 
 
@@ -223,104 +209,12 @@ def _plan(
     group: str,
 ) -> PartitionPlan:
     from treetrain.errors import CapacityError
-    from treetrain.partitioning.plan import plan_partitions
+    from treetrain.partitioning.planning import plan_partitions
 
     try:
-        return plan_partitions(
-            tree, model, memory=memory, capacity=args.capacity, mode=args.mode
-        )
+        return plan_partitions(tree, model, memory=memory, capacity=args.capacity, mode=args.mode)
     except CapacityError as error:
-        message = str(error).replace("memory must", "--memory must")
-        raise CapacityError(f"group {group}: {message.replace('capacity must', '--capacity must')}")
-
-
-def _as_json(
-    planned: list[_Planned], memory: int | None, model: MemoryModel, notes: list[str]
-) -> dict[str, Any]:
-    return {
-        "memory": memory,
-        "device": model.device,
-        "groups": [
-            {
-                "group": one.group,
-                "tree_tokens": one.tree.num_tokens,
-                "longest_path": one.longest_path,
-                "capacity": one.plan.partitions.capacity,
-                "partitions": one.plan.partitions.num_partitions,
-                "lower_bound": one.plan.partitions.lower_bound,
-                "largest_path_of_partitions": one.plan.partitions.peak,
-                "modes": {mode: one.plan.modes.count(mode) for mode in _modes()},
-                "estimate": asdict(one.plan.estimate),
-                "cost": asdict(one.plan.cost),
-            }
-            for one in planned
-        ],
-        "notes": notes,
-    }
-
-
-def _modes() -> tuple[Any, ...]:
-    from typing import get_args
-
-    from treetrain.partitioning.memory_model import Mode
-
-    return get_args(Mode)
-
-
-def _as_lines(planned: list[_Planned], memory: int | None, args: argparse.Namespace) -> list[str]:
-    lines = [
-        f"{args.model}, {args.dtype}, on {args.device}"
-        + ("" if memory is None else f", memory {say_size(memory)}"),
-        "",
-        f"{'group':<24}{'tree tokens':>12}{'longest path':>14}{'capacity':>10}{'partitions':>12}"
-        f"{'at least':>10}{'keep':>6}{'recompute':>11}{'offload':>9}{'work':>7}{'peak':>12}",
-        *(_row(one) for one in planned[:GROUPS_SHOWN]),
-    ]
-    hidden = len(planned) - GROUPS_SHOWN
-    if hidden > 0:
-        lines.append(f"... and {say_count(hidden, 'more group')} (all of them with --json)")
-    if not planned:
-        return [*lines, "no sequences"]
-    worst = max(planned, key=lambda one: one.plan.estimate.peak_bytes)
-    return [*lines, "", *_part_lines(worst), "", _verdict(planned, memory)]
-
-
-def _row(one: _Planned) -> str:
-    plan, partitions = one.plan, one.plan.partitions
-    name = one.group if len(one.group) <= 23 else one.group[:20] + "..."
-    keep, recompute, offload = (plan.modes.count(mode) for mode in _modes())
-    return (
-        f"{name:<24}{one.tree.num_tokens:>12}{one.longest_path:>14}{partitions.capacity:>10}"
-        f"{partitions.num_partitions:>12}{partitions.lower_bound:>10}{keep:>6}{recompute:>11}"
-        f"{offload:>9}{plan.cost.relative:>7.2f}{say_size(plan.estimate.peak_bytes):>12}"
-    )
-
-
-def _part_lines(one: _Planned) -> list[str]:
-    estimate, cost = one.plan.estimate, one.plan.cost
-    lines = [f"peak of group {one.group}, {say_size(estimate.peak_bytes)}:"]
-    lines += [
-        f"  {name.replace('_', ' and '):<18}{say_size(size):>12}{size / estimate.peak_bytes:>7.0%}"
-        for name, size in estimate.parts.items()
-    ]
-    if cost.recomputed_tokens:
-        lines.append(f"  {say_count(cost.recomputed_tokens, 'token')} computed again")
-    if cost.moved_bytes:
-        lines.append(
-            f"  {say_size(estimate.host_bytes)} in the host's memory, {say_size(cost.moved_bytes)} "
-            "moved there and back"
-        )
-    return lines
-
-
-def _verdict(planned: list[_Planned], memory: int | None) -> str:
-    divided = sum(one.plan.is_divided for one in planned)
-    within = "" if memory is None else f" in {say_size(memory)}"
-    if not divided:
-        what = "the tree" if len(planned) == 1 else "every tree"
-        return f"no need to partition: {what} fits undivided{within}"
-    return (
-        f"{divided} of {say_count(len(planned), 'tree')} "
-        f"{'has' if divided == 1 else 'have'} to be partitioned; 'work' is floating-point work over "
-        "that of the undivided step"
-    )
+        message = str(error)
+        for argument in ("memory", "capacity"):
+            message = message.replace(f"{argument} must", f"--{argument} must")
+        raise CapacityError(f"group {group}: {message}") from error

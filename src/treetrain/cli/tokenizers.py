@@ -51,7 +51,7 @@ def find_tokenizer(name: str | Path | None, model: str) -> Any:
 
     Raises:
         ValueError: nothing of the name given can be loaded.
-    """
+    """  # noqa: DOC502 (load_tokenizer raises)
     from treetrain.cli.configs import TINY
 
     if name is not None:

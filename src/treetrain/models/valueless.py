@@ -26,7 +26,12 @@ from treetrain.attention.api import choose_backend
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.before_head import BeforeHead
 from treetrain.models.head import Head, find_caps
-from treetrain.models.hooks import Layer, make_sentinel, register_attention
+from treetrain.models.hooks import (
+    REGISTERED_NAMES,
+    Layer,
+    make_sentinel,
+    register_attention,
+)
 from treetrain.models.implementation import using_implementation
 from treetrain.models.positions import Positions
 from treetrain.models.prepared import PreparedModel
@@ -45,12 +50,14 @@ class AttentionSizes:
         key_heads: key and value heads.
         key_size: size of a head's queries and keys.
         value_size: size of a head's values.
+        window: depth positions a query reads back; None for all.
     """
 
     heads: int
     key_heads: int
     key_size: int
     value_size: int
+    window: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,15 +108,17 @@ def lay_out(
     Raises:
         UnsupportedModelError: if it cannot run without values.
     """  # noqa: DOC502 (running it raises)
+    config = copy.deepcopy(config)
+    if config._attn_implementation in REGISTERED_NAMES.values():
+        config._attn_implementation = None  # that of a prepared model
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            copy.deepcopy(config), dtype=dtype, attn_implementation=attention
-        )
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     fakes = _move(model.eval(), host)
     with contextlib.nullcontext() if fakes is None else fakes:
         called, sizes = _watch(model, model)
         decoder = find_decoder(model, called)
-        layers = {module: Layer(choose_backend(backend), None, None) for module in sizes}
+        chosen = choose_backend(backend)
+        layers = {module: Layer(chosen, one.window, None) for module, one in sizes.items()}
         head = _name_head(model)
         register_attention()
         prepared = PreparedModel(
@@ -161,7 +170,8 @@ def _move(model: PreTrainedModel, host: bool) -> FakeTensorMode | None:
     made: dict[int, Tensor] = {}
     with fakes:
         for module in model.modules():
-            for kind in (module._parameters, module._buffers):
+            kinds: Any = (module._parameters, module._buffers)
+            for kind in kinds:
                 for name, value in kind.items():
                     if value is not None:
                         if id(value) not in made:
@@ -190,9 +200,13 @@ def _watch(
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *others: Any, **named: Any
     ) -> tuple[Tensor, None]:
-        del others, named
+        del others
         sizes[module] = AttentionSizes(
-            query.shape[1], key.shape[1], key.shape[-1], value.shape[-1]
+            heads=query.shape[1],
+            key_heads=key.shape[1],
+            key_size=key.shape[-1],
+            value_size=value.shape[-1],
+            window=named.get("sliding_window"),
         )
         rows, heads, tokens, _ = query.shape
         return query.new_empty(rows, tokens, heads, value.shape[-1]), None
@@ -202,6 +216,8 @@ def _watch(
         called[module] = None
 
     hooks = [module.register_forward_pre_hook(note) for module in model.modules()]
+    if not model._can_set_attn_implementation():
+        raise _no_partitions(model)
     tokens = torch.ones(1, 4, dtype=torch.int64, device=model.device)
     try:
         with _registered(attend), using_implementation(model, _WATCHING), torch.no_grad():
@@ -211,22 +227,26 @@ def _watch(
                 position_ids=tokens.cumsum(1),
                 use_cache=False,
             )
-    # Code that asks for a value fails in its own way.
+    # Code that asks for a value, or takes a mask of its own making, fails in its own way.
     except Exception as error:
         raise UnsupportedModelError(
             f"{type(model).__name__} does not run without values ({type(error).__name__}: "
-            f"{error!s:.200}), which its memory would be measured by; name a capacity instead of "
-            "memory, and watch a step of it"
+            f"{error!s:.200}), by which its memory would be measured; partition_tree(tree, "
+            "capacity) needs no memory"
         ) from error
     finally:
         for hook in hooks:
             hook.remove()
     if not sizes:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} does not attend through transformers' AttentionInterface; it "
-            "takes a tree as one dense mask, which is not cut into partitions"
-        )
+        raise _no_partitions(model)
     return list(called), sizes
+
+
+def _no_partitions(model: PreTrainedModel) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{type(model).__name__} does not attend through transformers' AttentionInterface; it "
+        "takes a tree as one dense mask, which is not cut into partitions"
+    )
 
 
 @contextmanager
@@ -266,7 +286,7 @@ def _replace_experts(model: PreTrainedModel) -> None:
         names = {**vars(moe), "_grouped_linear": _grouped_linear}
         registry.register(_EXPERTS, FunctionType(grouped.__code__, names))
     for module in model.modules():
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         if hasattr(config, "_experts_implementation"):
             config._experts_implementation_internal = _EXPERTS
 

@@ -1,9 +1,9 @@
 """Walking a partitioned step depth-first: what lives at its worst moment, by its parts.
 
-A moment is the end of one partition: its forward pass with gradients (the first one, or the one that
-is computed again), the head, its backward pass. Everything in between holds less. Meanwhile its
-ancestors hold the gradients of keys and values that came back so far, counted as if all had, and
-what their modes say:
+A moment is the end of one partition: its forward pass with gradients (the first one, or the one
+that is computed again), the head, its backward pass. Everything in between holds less. Meanwhile
+its ancestors hold the gradients of keys and values that came back so far, counted as if all had,
+and what their modes say:
 
 ========== ======================== ==========================================
 mode       activations              keys and values that descendants read
@@ -93,7 +93,7 @@ def estimate_memory(
     Raises:
         ValueError: there is not one mode for each partition, one is unknown, a partition that none
             hangs from does not keep, or one offloads where the device is the host.
-    """
+    """  # noqa: DOC502 (the check raises)
     walk = Walk(partitions, memory_model, accumulating=accumulating)
     check_plan_modes(walk.is_inner, modes, memory_model)
     return walk.explain(np.array([mode == "keep" for mode in modes], bool), modes=modes)

@@ -4,21 +4,20 @@ The prepared model runs without values (`models/valueless`), forward and backwar
 attention, head and loss, and every tensor that lives is counted (`live_bytes`). Nothing is known of
 model families, and nothing is extrapolated over layers: all of them run. Over tokens it is: every
 stretch of the backward pass, from one parameter's gradient to the next, is a straight line through
-two sizes, and the highest line counts, so that a step of any size is as good as one of these two. It
-takes a few tenths of a second a layer.
+two sizes, and the highest line counts, so that a step of any size is as good as one of these two.
+It takes a few tenths of a second a layer.
 
 On the CPU the tensors say that they are there, so that attention is the fused kernel in float32 and
 the head's chunks are the CPU's. Any other device is one on which attention is matrix products and
 the chunks are a GPU's. What kernels hold inside themselves and what an allocator keeps in reserve
-is not seen. Experts are measured as one grouped product, whichever implementation the model has;
-windows are taken as the whole path. Autocast regions are not measured.
+is not seen. Experts are measured as one grouped product, whichever implementation the model has.
+Chunks of attention are taken as the whole path where a config is measured, and autocast regions are
+not measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
@@ -26,12 +25,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from treetrain.errors import check_type
-from treetrain.losses.chunked_head import fused_head
 from treetrain.losses.head_chunks import CPU_CHUNK_BYTES, DEVICE_CHUNK_BYTES
 from treetrain.models.prepared import PreparedModel, find_prepared
 from treetrain.models.valueless import ValuelessModel, copy_without_values, lay_out
 from treetrain.packing.batch import Batch, pack
-from treetrain.partitioning.live_bytes import LiveBytes
+from treetrain.partitioning.measuring import (
+    StepBytes,
+    run_adamw,
+    run_head,
+    run_step,
+    size_of,
+    with_gradients,
+)
 from treetrain.partitioning.memory_model import HeadMemory, Line, MemoryModel, Phase, keep_highest
 from treetrain.tree.metrics import ModelShape
 
@@ -104,8 +109,10 @@ def _is_host(device: str) -> bool:
 
 
 def _checkpoint(prepared: PreparedModel) -> None:
-    prepared.model.gradient_checkpointing_enable()
-    for module in prepared.model.modules():
+    model = prepared.model
+    # Renamed in newer releases of transformers.
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    for module in model.modules():
         # Only modules in training checkpoint; the others stay as they are, without dropout.
         if hasattr(module, "gradient_checkpointing"):
             module.training = True
@@ -115,14 +122,16 @@ def _measure(model: ValuelessModel, device: str, optimizer: Optimizer) -> Memory
     inner = model.prepared.model
     parameters = list(inner.parameters())
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
-    gradients = sum(map(_size, trainable))
-    with model.running(), _with_gradients(trainable):
-        small, large = (_run_step(model, _make_tree(model, size)) for size in SIZES)
+    gradients = sum(map(size_of, trainable))
+    with model.running(), with_gradients(trainable):
+        small, large = (run_step(model, _make_tree(model, size)) for size in SIZES)
     forward, activations = (
         _line(small.tokens, large.tokens, getattr(small, name), getattr(large, name))
         for name in ("forward", "saved")
     )
-    states, working = _measure_adamw(trainable, device) if optimizer == "adamw" else (0, 0)
+    states, working = (
+        run_adamw(trainable, host=_is_host(device)) if optimizer == "adamw" else (0, 0)
+    )
     sizes = list(model.attention.values())
     widths = [one.key_heads * (one.key_size + one.value_size) for one in sizes]
     bytes_each = inner.dtype.itemsize
@@ -130,8 +139,8 @@ def _measure(model: ValuelessModel, device: str, optimizer: Optimizer) -> Memory
     return MemoryModel(
         device=device,
         shape=_measure_shape(model),
-        checkpointing=small.checkpoints,
-        weights=sum(map(_size, _distinct([*parameters, *inner.buffers()]))),
+        checkpointing=_checkpoints(inner),
+        weights=sum(map(size_of, _distinct([*parameters, *inner.buffers()]))),
         gradients=gradients,
         optimizer=states,
         optimizer_working=working,
@@ -146,77 +155,11 @@ def _measure(model: ValuelessModel, device: str, optimizer: Optimizer) -> Memory
         ),
         forward=forward,
         phases=keep_highest(_match_phases(small, large), gradients),
-        head=_measure_head(model),
+        head=_measure_head(model, small.width),
     )
 
 
-@dataclass(frozen=True)
-class _Step:
-    """What a step of some tokens was seen to hold; bytes.
-
-    Attributes:
-        tokens: tokens of the tree.
-        forward: most in a forward pass without gradients.
-        saved: kept after a forward pass.
-        peaks: most in the forward pass, then in the backward pass until each parameter has its
-            gradient.
-        made: gradients of parameters that were there at the beginning of each stretch.
-        checkpoints: whether a module computes its activations again.
-    """
-
-    tokens: int
-    forward: int
-    saved: int
-    peaks: Sequence[int]
-    made: Sequence[int]
-    checkpoints: bool
-
-
-def _run_step(model: ValuelessModel, batch: Batch) -> _Step:
-    prepared = model.prepared
-    inner = prepared.model
-    parameters = list(inner.parameters())
-    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    tensors, targets = batch.target_tensors, batch.targets
-    coefficients = torch.ones(len(targets), device=model.device)
-    known = [*parameters, *inner.buffers(), *grads]
-    known += [batch.packed.tokens, batch.packed.depth_positions, batch.packed.subtree_ends]
-    with LiveBytes([*known, coefficients]) as live:
-        with torch.no_grad():
-            _run_decoder(prepared, batch)
-        forward = live.take_peak()
-        hidden = _run_decoder(prepared, batch)
-        saved, peaks, made = live.live, [live.take_peak()], [0, 0]
-
-        def note(parameter: Tensor) -> None:
-            # Its gradient has just been added; until then it counted among what lives.
-            peaks.append(live.take_peak(leaving=_size(parameter)))
-            made.append(made[-1] + _size(parameter))
-
-        watched = [parameter for parameter in parameters if parameter.requires_grad]
-        hooks = [value.register_post_accumulate_grad_hook(note) for value in watched]
-        loss = fused_head(
-            hidden, prepared.head, targets, tensors=tensors, coefficients=coefficients
-        )[0]
-        del hidden
-        live.take_peak()  # the head has a measurement of its own
-        loss.backward()
-        peaks.append(live.take_peak())
-        for hook in hooks:
-            hook.remove()
-    checkpoints = any(
-        getattr(module, "gradient_checkpointing", False) and module.training
-        for module in inner.modules()
-    )
-    return _Step(batch.num_tokens, forward, saved, peaks, made, checkpoints)
-
-
-def _run_decoder(prepared: PreparedModel, batch: Batch) -> Tensor:
-    # Checks before a call compare values, of which there are none here.
-    return prepared.before_head(prepared._run_decoder(batch.packed))
-
-
-def _match_phases(small: _Step, large: _Step) -> list[Phase]:
+def _match_phases(small: StepBytes, large: StepBytes) -> list[Phase]:
     """Draw a line through each stretch of two steps, or one through their peaks."""
     peaks = zip(small.peaks, large.peaks, small.made, strict=True)
     if len(small.peaks) != len(large.peaks):
@@ -231,79 +174,30 @@ def _line(first_tokens: int, second_tokens: int, first: float, second: float) ->
     return Line(first - slope * first_tokens, slope)
 
 
+def _measure_head(model: ValuelessModel, width: int) -> HeadMemory:
+    head = model.prepared.head
+    with model.running(), torch.no_grad():
+        dtype = model.prepared.model.dtype
+        row = head(torch.zeros(1, width, dtype=dtype, device=model.device))
+    limit = CPU_CHUNK_BYTES if model.device.type == "cpu" else DEVICE_CHUNK_BYTES
+    rows = max(2, limit // (row.shape[-1] * row.element_size()))
+    half, one, two = (run_head(model, count, width) for count in (rows // 2, rows, 2 * rows))
+    per_token = (two - one) / rows
+    per_row = (one - half) / (rows - rows // 2) - per_token
+    return HeadMemory(one - (per_token + per_row) * rows, per_token, per_row, rows)
+
+
+def _checkpoints(model: nn.Module) -> bool:
+    return any(
+        getattr(module, "gradient_checkpointing", False) and module.training
+        for module in model.modules()
+    )
+
+
 def _make_tree(model: ValuelessModel, tokens: int) -> Batch:
     """A tree of four sequences that share the first half of its tokens."""
     prefix, rest = tokens // 2, tokens // 8
     return pack([[0] * prefix + [1 + branch] * rest for branch in range(4)]).to(model.device)
-
-
-def _measure_head(model: ValuelessModel) -> HeadMemory:
-    head = model.prepared.head
-    parameters = head.parameters
-    with model.running():
-        width = _head_width(model)
-        hidden = torch.zeros(1, width, dtype=model.prepared.model.dtype, device=model.device)
-        with torch.no_grad():
-            row = head(hidden)
-    limit = CPU_CHUNK_BYTES if model.device.type == "cpu" else DEVICE_CHUNK_BYTES
-    rows = max(1, limit // (row.shape[-1] * row.element_size()))
-    counts = (max(rows // 2, 1), rows, 2 * rows)
-    half, one, two = (_run_head(model, count, width, parameters) for count in counts)
-    per_token = (two - one) / rows
-    per_row = (one - half) / max(rows - counts[0], 1) - per_token if rows > 1 else 0.0
-    return HeadMemory(one - (per_token + per_row) * rows, per_token, per_row, rows)
-
-
-def _head_width(model: ValuelessModel) -> int:
-    """Size of the hidden states that the output layer receives."""
-    weight = getattr(model.prepared.head.layer, "weight", None)
-    if weight is not None and model.prepared.before_head.module is None:
-        return int(weight.shape[-1] if isinstance(weight, Tensor) else 0) or _decoder_width(model)
-    return _decoder_width(model)
-
-
-def _decoder_width(model: ValuelessModel) -> int:
-    with torch.no_grad():
-        return _run_decoder(model.prepared, _make_tree(model, 16)).shape[-1]
-
-
-def _run_head(
-    model: ValuelessModel, count: int, width: int, parameters: Sequence[Tensor]
-) -> int:
-    """The most that the head holds for a number of predictors, bytes."""
-    inner = model.prepared.model
-    with model.running():
-        batch = pack([[0] * (count + 1)]).to(model.device)
-        tensors = batch.target_tensors
-        coefficients = torch.ones(count, device=model.device)
-        hidden = torch.zeros(count + 1, width, dtype=inner.dtype, device=model.device)
-        hidden.requires_grad_()
-        with LiveBytes([hidden, coefficients, *parameters]) as live:
-            fused_head(
-                hidden,
-                model.prepared.head,
-                batch.targets,
-                tensors=tensors,
-                coefficients=coefficients,
-            )
-    return live.take_peak()
-
-
-def _measure_adamw(trainable: Sequence[Tensor], device: str) -> tuple[int, int]:
-    """States of AdamW, and what its step holds besides; bytes."""
-    if not trainable:
-        return 0, 0
-    twins = [nn.Parameter(torch.empty_like(value, device="meta")) for value in trainable]
-    for twin in twins:
-        twin.grad = torch.empty_like(twin)
-    # Off the CPU torch updates all parameters together.
-    adamw = torch.optim.AdamW(twins, foreach=not _is_host(device))
-    with LiveBytes([*twins, *(twin.grad for twin in twins if twin.grad is not None)]) as live:
-        adamw.step()
-        states = live.live
-        live.take_peak()
-        adamw.step()
-        return states, live.take_peak() - states
 
 
 def _measure_shape(model: ValuelessModel) -> ModelShape:
@@ -335,19 +229,5 @@ def _ids(module: nn.Module | None) -> set[int]:
     return set() if module is None else set(map(id, module.parameters()))
 
 
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
     return list({id(tensor): tensor for tensor in tensors}.values())
-
-
-@contextmanager
-def _with_gradients(parameters: Sequence[Tensor]) -> Iterator[None]:
-    """Give parameters gradients, as they have them from the partition before."""
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    yield
-    for parameter in parameters:
-        parameter.grad = None
