@@ -69,3 +69,9 @@ def worst(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     assert scale > 0
     assert found.keys() == expected.keys()
     return max(float((found[n].double() - expected[n].double()).abs().max()) for n in found) / scale
+
+
+def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Length of the difference of all gradients together, over the length of the expected ones."""
+    squares = [float((found[n].double() - expected[n]).square().sum()) for n in expected]
+    return (sum(squares) / sum(float(x.square().sum()) for x in expected.values())) ** 0.5

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from deep_trees import cut_into, draw_deep_samples
+from tests.partitioning.deep_trees import cut_into, draw_deep_samples
 
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack

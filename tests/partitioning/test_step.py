@@ -4,7 +4,14 @@ import functools
 
 import pytest
 import torch
-from deep_trees import cut_into, depth_of_cuts, draw_deep_samples, take, worst
+from tests.partitioning.deep_trees import (
+    cut_into,
+    depth_of_cuts,
+    distance,
+    draw_deep_samples,
+    take,
+    worst,
+)
 
 from treetrain.data.sample import Sample
 from treetrain.errors import UnsupportedModelError
@@ -15,6 +22,7 @@ from treetrain.losses.window import measure_window
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
 from treetrain.packing.parts import cut_batch
+from treetrain.partitioning.passes import Passes
 from treetrain.partitioning.step import partitioned_step
 from treetrain.testing.models import make_tiny_model
 from treetrain.tree.partition import partition_tree
@@ -71,10 +79,10 @@ def test_any_number_of_partitions_equals_each_sequence_alone(family, prepared):
     expected_loss, expected = alone(family)
     model, batch = prepared(family).model, pack(SAMPLES)
     terms = sft_terms(batch, "path_mean", router=RouterLoss("batch"))
-    for count in COUNTS:
+    for count in COUNTS if family == "llama" else (3, 20):
         partitions = cut_into(batch, count)
         assert count < 20 or depth_of_cuts(partitions) >= 4
-        for mode in MODES if count == 7 else MODES[:1]:
+        for mode in MODES if count == 7 else MODES[:2]:
             with widen(model):
                 step = partitioned_step(model, batch, partitions, terms, modes=mode)
             assert abs(float(step.loss) - expected_loss) <= ALLOWED * abs(expected_loss)
@@ -132,7 +140,7 @@ def test_policies_equal_the_undivided_tree(settings, mode, prepared):
         expected = take(model)
         terms = policy_terms(batch, "token_mean", temperature=0.7, **settings)
         step = partitioned_step(model, batch, cut_into(batch, 7), terms, modes=mode)
-    assert float((step.loss - whole.loss).abs()) <= ALLOWED * float(whole.loss.abs())
+    assert abs(float(step.loss) - float(whole.loss.detach())) <= ALLOWED * abs(float(whole.loss.detach()))
     assert worst(take(model), expected) <= ALLOWED
     assert step.targets == whole.targets
     assert step.statistics.keys() == whole.statistics.keys()
@@ -226,15 +234,15 @@ def test_many_siblings_in_bfloat16_are_no_worse_than_separate_sequences(siblings
     truth = take(exact)
     with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
         compute_separately(model, samples, coefficients)
-    separate = worst(take(model), truth)
+    separate = distance(take(model), truth)
     handle = prepare(model)
     batch = pack(samples)
     partitions = partition_tree(batch.tree, 12)
-    assert partitions.num_partitions > siblings / 4
+    assert partitions.num_partitions > siblings / 6
     for mode in MODES[:2]:
         with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
             partitioned_step(model, batch, partitions, sft_terms(batch, "path_mean"), modes=mode)
-        assert worst(take(model), truth) <= 1.1 * separate, mode
+        assert distance(take(model), truth) <= 1.1 * separate, mode
     handle.undo()
 
 
@@ -294,7 +302,9 @@ def test_gradients_from_before_are_added_to(prepared):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("with_earlier", [False, True])
 @pytest.mark.parametrize("call", [1, 9, 21])
-def test_a_step_that_ends_early_adds_no_gradients(error, with_earlier, call, prepared):
+def test_a_step_that_ends_early_adds_no_gradients(
+    error, with_earlier, call, prepared, monkeypatch
+):
     model, batch = prepared("llama").model, pack(SAMPLES)
     terms, partitions = sft_terms(batch, "path_mean"), cut_into(batch, 7)
     if with_earlier:
@@ -309,15 +319,18 @@ def test_a_step_that_ends_early_adds_no_gradients(error, with_earlier, call, pre
             raise error
         return gradient
 
-    def strike_forward(*args):
-        strike(None)
+    forward = Passes._forward
 
-    # Struck in the backward pass of some partition, or in a forward pass.
+    def forward_or_strike(self, part):
+        strike(None)
+        return forward(self, part)
+
+    # Struck in the backward pass of some partition, or before a forward pass.
+    monkeypatch.setattr(Passes, "_forward", forward_or_strike)
     layer = model.model.layers[2]
     handles = [
         layer.mlp.down_proj.weight.register_hook(strike),
         layer.self_attn.k_proj.weight.register_hook(strike),
-        model.model.layers[3].register_forward_pre_hook(strike_forward),
     ]
     try:
         with pytest.raises(error):

@@ -10,7 +10,7 @@ from treetrain.packing.budget import pack_batches
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 from treetrain.training.config import OptimizerConfig, ScheduleConfig
-from treetrain.training.trainer import order_windows, pack_shuffled, train_steps
+from treetrain.training.trainer import cut_large, order_windows, pack_shuffled, train_steps
 from treetrain.verification.widened import Widened
 
 # An eps above rounding, so that AdamW's first steps are no signs of rounding errors.
@@ -56,11 +56,17 @@ def train_separately(model, windows, reduction, steps):
 
 
 @pytest.mark.parametrize("reduction", ["token_mean", "path_mean"])
-@pytest.mark.parametrize(("max_tokens", "accumulation"), [(1000, 1), (20, 3)])
+@pytest.mark.parametrize(
+    ("max_tokens", "accumulation", "larger"),
+    [(1000, 1, "split"), (20, 3, "split"), (20, 3, "partition"), (7, 1, "partition")],
+)
 def test_several_steps_give_the_parameters_of_separate_training(
-    reduction, max_tokens, accumulation
+    reduction, max_tokens, accumulation, larger
 ):
-    batches = pack_batches(make_samples(), max_tokens=max_tokens)
+    split = larger == "split"
+    batches = pack_batches(make_samples(), max_tokens=max_tokens, split_groups=split)
+    partitions = {} if split else cut_large(batches, max_tokens)
+    assert split == (not partitions)
     model = make_tiny_model("qwen3", dtype=torch.float64)
     plain = make_tiny_model("qwen3", dtype=torch.float64)
     with Widened():
@@ -73,8 +79,12 @@ def test_several_steps_give_the_parameters_of_separate_training(
             optimizer=ADAMW,
             schedule=CONSTANT,
             accumulation=accumulation,
+            partitions=partitions,
+            activations="recompute" if max_tokens == 7 else "keep",
         )
-        assert len(list(steps)) == 4
+        done = list(steps)
+        assert len(done) == 4
+        assert split == (sum(step.partitions for step in done) == 0)
         windows = (
             [sample for batch in rows for sample in batch.samples]
             for rows in order_windows(batches, accumulation, seed=None)
@@ -87,7 +97,7 @@ def test_several_steps_give_the_parameters_of_separate_training(
 def run(seed, steps=3, **options):
     model = make_tiny_model("llama")
     prepare(model)
-    batches = pack_shuffled(make_samples(), max_tokens=30, seed=seed)
+    batches = pack_shuffled(make_samples(), max_tokens=30, seed=seed, split_groups=True)
     found = train_steps(
         model,
         batches,

@@ -11,6 +11,7 @@ from treetrain.data.sample import Sample
 from treetrain.errors import EquivalenceError
 from treetrain.models.prepare import prepare
 from treetrain.models.prepared import find_prepared
+from treetrain.packing.gateway import LayerStore
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 from treetrain.verification.both_ways import StepWork
@@ -128,10 +129,27 @@ def break_batches(monkeypatch, change):
     """Hand over batches that were changed."""
     original = StepWork.pack
 
-    def broken(self, samples, device):
-        return [change(batch) for batch in original(self, samples, device)]
+    def broken(self, prepared, samples):
+        rows = original(self, prepared, samples)
+        return [dataclasses.replace(row, batch=change(row.batch)) for row in rows]
 
     monkeypatch.setattr(StepWork, "pack", broken)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_trees_larger_than_a_row_are_checked_in_partitions(family):
+    report = verify(make_model(family), UNEVEN, max_tokens=4)
+    assert report.equal
+    assert report.partitions >= 5
+    assert f"in {report.partitions} partitions" in str(report)
+    assert verify(make_model(family), UNEVEN).partitions == 0
+
+
+def test_gradients_lost_through_a_gateway_are_caught(monkeypatch):
+    monkeypatch.setattr(LayerStore, "add", lambda self, *gradients: None)
+    report = verify(make_model("llama"), UNEVEN, max_tokens=4, raise_on_difference=False)
+    assert report.logprobs.passes
+    assert not report.gradients.passes
 
 
 def test_packed_positions_are_caught(monkeypatch):

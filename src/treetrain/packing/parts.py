@@ -77,7 +77,7 @@ def whole_batch(batch: Batch, *, untrained: bool = False) -> BatchPart:
     )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class _WholeBatch(BatchPart):
     """A batch as its only part; tensors that the batch keeps are not made again."""
 
