@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +37,33 @@ def find_smollm2() -> Path:
     if not files:
         raise ValueError(f"{folder} must hold a .gguf file, got none: {SMOLLM2_INSTALL}")
     return files[0]
+
+
+def find_tokenizer(name: str | Path | None, model: str) -> Any:
+    """Loads the tokenizer that was named, or a model's own where it has one.
+
+    Args:
+        name: what `load_tokenizer` takes; None: the model's.
+        model: the model's name on the command line.
+
+    Returns:
+        The tokenizer; None where the model has none, of which stderr is told unless it is tiny.
+
+    Raises:
+        ValueError: nothing of the name given can be loaded.
+    """  # noqa: DOC502 (load_tokenizer raises)
+    from treetrain.cli.configs import TINY
+
+    if name is not None:
+        return load_tokenizer(name)
+    if model.startswith(TINY):
+        return None
+    try:
+        return load_tokenizer(model)
+    except ValueError as error:
+        # Rows of token ids need none; rows of text will ask for it by name.
+        print(f"note: no tokenizer of the model was found: {error}", file=sys.stderr)
+        return None
 
 
 def load_tokenizer(name: str | Path) -> Any:

@@ -105,10 +105,11 @@ def run(args: argparse.Namespace) -> int:
     # What a name or a config can tell is told before rows are read and weights loaded.
     check_source(args.model, attention=args.attention)
     from treetrain.cli.models import load_model, move_model
+    from treetrain.cli.tokenizers import find_tokenizer
     from treetrain.models.prepare import prepare
     from treetrain.verification.verify import verify
 
-    tokenizer = _tokenizer(args)
+    tokenizer = None if args.file is None else find_tokenizer(args.tokenizer, args.model)
     samples, notes = ([], []) if args.file is None else _read(args, tokenizer, progress)
     progress(f"loading the model {args.model}")
     model = load_model(
@@ -217,23 +218,6 @@ def _note_dropout(model: PreTrainedModel) -> list[str]:
         f"the config names {named}: this check runs without dropout, and training on trees refuses "
         "it where it is used; set it to 0"
     ]
-
-
-def _tokenizer(args: argparse.Namespace) -> Any:
-    """The tokenizer that was named, or the model's own where it has one and rows are read."""
-    from treetrain.cli.configs import TINY
-    from treetrain.cli.tokenizers import load_tokenizer
-
-    if args.tokenizer is not None:
-        return load_tokenizer(args.tokenizer)
-    if args.file is None or args.model.startswith(TINY):
-        return None
-    try:
-        return load_tokenizer(args.model)
-    except ValueError as error:
-        # Rows of token ids need none; rows of text will ask for it by name.
-        print(f"note: no tokenizer of the model was found: {error}", file=sys.stderr)
-        return None
 
 
 def _vocabulary(samples: list[Sample], tokenizer: Any) -> int | None:

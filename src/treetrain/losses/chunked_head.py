@@ -26,7 +26,7 @@ from treetrain.losses.head_chunks import (
     sum_rows,
     trainable,
 )
-from treetrain.losses.head_gradients import HeadGradients, autocast_region
+from treetrain.losses.head_gradients import HeadGradients, autocast_region, name_storage
 from treetrain.packing.targets import Targets, TargetTensors
 
 
@@ -135,8 +135,7 @@ class _HeadLogprobs(torch.autograd.Function):
         for chunk in cut_chunks(work, hidden):
             with autocast_region(hidden.device, work.autocast):
                 logits = work.head(chunk.hidden)
-            shared = logits.untyped_storage().data_ptr() == hidden.untyped_storage().data_ptr()
-            if shared or logits._is_view():
+            if name_storage(logits) == name_storage(hidden) or logits._is_view():
                 logits = logits.clone()
             logprobs[chunk.targets], maxima[chunk.predictors], sums[chunk.predictors] = (
                 _exponentiate_(logits, chunk, work.temperature)

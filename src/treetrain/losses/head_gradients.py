@@ -48,10 +48,10 @@ class HeadGradients:
             The graph's input [n, C]; logits [n, V] with their graph; and their memory [n, V] to
             overwrite, which is the logits' own unless the graph needs it or they are a view.
         """
-        kept: set[int] = {hidden.untyped_storage().data_ptr()}
+        kept: set[int] = {name_storage(hidden)}
 
         def note_storage(tensor: Tensor) -> Tensor:
-            kept.add(tensor.untyped_storage().data_ptr())
+            kept.add(name_storage(tensor))
             return tensor
 
         local = hidden.detach().requires_grad_()
@@ -64,7 +64,7 @@ class HeadGradients:
             logits = head(local)
         writable = logits.detach()
         # A backward hook of the layer hands out a view that torch lets nobody overwrite.
-        if logits._is_view() or writable.untyped_storage().data_ptr() in kept:
+        if logits._is_view() or name_storage(writable) in kept:
             writable = writable.clone()
         return local, logits, writable
 
@@ -147,6 +147,18 @@ class HeadGradients:
         ]
 
 
+def name_storage(tensor: Tensor) -> int:
+    """Name the memory a tensor lives in, also where it has no address because it has no values.
+
+    Args:
+        tensor: the tensor.
+
+    Returns:
+        A number that tensors share as long as they live in the same memory.
+    """
+    return tensor.untyped_storage()._cdata
+
+
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """Dtype of the autocast region the caller is in.
 
@@ -156,6 +168,9 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     Returns:
         The dtype, or None outside such a region.
     """
+    # The meta device, on which memory is measured, has no autocast.
+    if not torch.amp.is_autocast_available(device.type):
+        return None
     if not torch.is_autocast_enabled(device.type):
         return None
     return torch.get_autocast_dtype(device.type)
@@ -173,6 +188,8 @@ def autocast_region(
     Returns:
         The context.
     """
+    if not torch.amp.is_autocast_available(device.type):
+        return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
 
 

@@ -86,8 +86,7 @@ def find_head(model: PreTrainedModel, layer: nn.Module, hidden: Tensor, *, logit
     with torch.no_grad():
         measured = find_factor(layer(hidden), logits)
     scales += [1.0] if measured is None else [1.0, measured]
-    named = {name: value for name, value in config.to_dict().items() if _CAP.match(name)}
-    caps = [*(cap for cap in named.values() if isinstance(cap, int | float) and cap > 0), None]
+    caps = [*find_caps(model), None]
     expected = logits.to(torch.promote_types(logits.dtype, torch.float32))
     tolerance = 8 * torch.finfo(logits.dtype).eps * max(float(expected.abs().max()), 1e-6)
     found: tuple[float, Head | None] = (float("inf"), None)
@@ -110,6 +109,20 @@ def find_head(model: PreTrainedModel, layer: nn.Module, hidden: Tensor, *, logit
         f"explains it; what {forward.__module__}.{forward.__qualname__} does after the output "
         "layer would be left out: train it on separate sequences, or put it into the output layer"
     )
+
+
+def find_caps(model: PreTrainedModel) -> list[float]:
+    """Find the caps of logits that a model's config names.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The caps, in the config's order.
+    """
+    values = model.config.get_text_config().to_dict()
+    named = [value for name, value in values.items() if _CAP.match(name)]
+    return [cap for cap in named if isinstance(cap, int | float) and cap > 0]
 
 
 def check_leaves(model: PreTrainedModel, head: Head, hidden: Tensor) -> None:

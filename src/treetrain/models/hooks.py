@@ -252,9 +252,11 @@ def _attend_tree(
             "this model on separate sequences"
         )
     layer = call.layers[module]
-    if torch.is_autocast_enabled(query.device.type):
+    device = query.device.type
+    # The meta device, on which memory is measured, has no autocast.
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         # As autocast casts what transformers' own attention gets.
-        dtype = torch.get_autocast_dtype(query.device.type)
+        dtype = torch.get_autocast_dtype(device)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     output = tree_attention(
         query,
