@@ -24,6 +24,9 @@ import real_inputs
 import shapes
 import torch
 from bench_step import (
+    HEAD_SIZE,
+    KV_HEADS,
+    LAYERS,
     Separate,
     drawn,
     make_model,
@@ -34,7 +37,7 @@ from harness import Figures, make_parser, run_cases, time_in_turns
 from saved_bytes import measure_saved_bytes
 from torch import Tensor, nn
 
-from treetrain import Batch, Partitions, Sample, pack, partition_tree, prepare, sft_loss, sft_terms
+from treetrain import Partitions, Sample, pack, partition_tree, prepare, sft_loss, sft_terms
 from treetrain.partitioning.live_bytes import LiveBytes
 from treetrain.partitioning.step import partitioned_step
 
@@ -89,7 +92,7 @@ def measure(
     }
     whole_bytes, parts_bytes = peak_bytes(model, run_whole), peak_bytes(model, run_parts)
     row = measure_saved_bytes(model, lambda: prepared.hidden_states(batch.packed))
-    path = row / batch.num_tokens * partitions.peak + gateway_bytes(model, partitions)
+    path = row / batch.num_tokens * partitions.peak + gateway_bytes(partitions)
     saved = saved_at_once(model, run_parts)
     timings = time_in_turns(
         {"whole": run_whole, "parts": run_parts}, rounds=rounds, slots=3, settle=True
@@ -141,7 +144,7 @@ def peak_bytes(model: nn.Module, step: Callable[[], object]) -> int:
     """Most bytes of tensors that live at once in a step, beside parameters and gradients."""
     # Gradients that are there already are written to in place, so that they are not made here.
     step()
-    own = [parameter for parameter in model.parameters()]
+    own = list(model.parameters())
     gradients = [parameter.grad for parameter in own if parameter.grad is not None]
     counter = _WithoutGradients([*own, *gradients], model)
     with counter:
@@ -157,18 +160,16 @@ class _WithoutGradients(LiveBytes):
         self._parameters = list(model.parameters())
         self.highest = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = super().__torch_dispatch__(func, types, args, kwargs)
         held = sum(p.grad.nbytes for p in self._parameters if p.grad is not None)
         self.highest = max(self.highest, self.live - held)
         return result
 
 
-def gateway_bytes(model: nn.Module, partitions: Partitions) -> int:
+def gateway_bytes(partitions: Partitions) -> int:
     """Bytes of keys, values and accumulators of the longest gateway."""
-    config = model.config
-    width = 2 * config.num_key_value_heads * config.head_dim * config.num_hidden_layers
-    # Keys and values of partitions that keep activations are among what autograd saved.
+    width = 2 * KV_HEADS * HEAD_SIZE * LAYERS
     return 4 * 2 * width * int(partitions.gateway_sizes.max())
 
 
@@ -208,7 +209,7 @@ class _Box(list):
 
 
 def deep_tree(seed: int) -> list[Sample]:
-    """A tree of 64 k tokens whose longest path has 14 k: an agent's steps, retried here and there."""
+    """A tree of 64 k tokens whose longest path has 14 k: an agent's steps, some of them retried."""
     rng = np.random.default_rng(seed)
     spine = rng.integers(0, 512, 14_000).tolist()
     paths = [spine]

@@ -18,8 +18,8 @@ from treetrain.packing.budget import pack_batches
 from treetrain.partitioning.step import partitioned_step
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
-from treetrain.verification.verify import verify
 from treetrain.tree.partition import partition_tree
+from treetrain.verification.verify import verify
 from treetrain.verification.widened import Widened
 
 REDUCTIONS = ("path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum", 5.0)

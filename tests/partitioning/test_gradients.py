@@ -33,14 +33,21 @@ def test_gradients_are_added_in_place_at_the_end():
     assert frozen.grad is None
 
 
+def _raiser(error):
+    def strike(gradient):
+        raise error
+
+    return strike
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_an_exception_leaves_what_was_there(error):
     first, second, unused, frozen = make()
     earlier = torch.ones(3)
     first.grad = earlier
+    second.register_hook(_raiser(error))
     with pytest.raises(error), all_or_none([first, second, unused, frozen]):
         backward(first, second)
-        raise error
     assert first.grad is earlier
     assert torch.equal(earlier, torch.ones(3))
     assert second.grad is None

@@ -1,8 +1,8 @@
 """Samples cut into batches under a token budget counted in tree tokens.
 
-Groups are the unit. A group that is larger than the budget is split, and then the prefixes its parts
-share are computed once per part, or is left whole for `treetrain.partitioning`, which cuts its tree
-and computes nothing twice.
+Groups are the unit. A group that is larger than the budget is split, and then the prefixes its
+parts share are computed once per part, or is left whole for `treetrain.partitioning`, which cuts
+its tree and computes nothing twice.
 """
 
 from __future__ import annotations

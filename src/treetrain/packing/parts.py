@@ -110,7 +110,8 @@ def cut_batch(
         >>> from treetrain.tree.partition import partition_tree
         >>> batch = pack([[1, 2, 3, 4], [1, 2, 5]])
         >>> [part.places.tolist() for part in cut_batch(batch, partition_tree(batch.tree, 3))]
-    """
+        [[0, 1, 2], [3, 4]]
+    """  # noqa: DOC502 (the check raises)
     check_partitions(batch, partitions)
     contexts = [context_tree(partitions, p) for p in range(partitions.num_partitions)]
     ancestors = [int(size) for size in partitions.gateway_sizes]

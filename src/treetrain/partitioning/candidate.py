@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 
 from treetrain.partitioning.estimate import Flags, Walk
-from treetrain.partitioning.memory_model import Bytes, MemoryModel, Mode
+from treetrain.partitioning.memory_model import Bytes, MemoryModel
+from treetrain.partitioning.modes import Mode
 from treetrain.partitioning.plan import PartitionPlan, PlanCost
 from treetrain.tree.metrics import ModelShape, measure_tree
 from treetrain.tree.partition import Partitions

@@ -20,12 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from treetrain.partitioning.memory_model import Bytes, MemoryModel, Mode
+from treetrain.partitioning.memory_model import Bytes, MemoryModel
+from treetrain.partitioning.modes import Mode, check_modes
 from treetrain.tree.partition import Partitions
 from treetrain.tree.prefix_tree import Ints
 
@@ -111,14 +111,7 @@ def check_plan_modes(is_inner: Flags, modes: Sequence[Mode], memory_model: Memor
         ValueError: there is not one mode for each partition, one is unknown, a partition that none
             hangs from does not keep, or one offloads where the device is the host.
     """
-    if len(modes) != len(is_inner):
-        raise ValueError(
-            f"modes must have one entry per partition, {len(is_inner)}, got {len(modes)}"
-        )
-    known = get_args(Mode)
-    for place, mode in enumerate(modes):
-        if mode not in known:
-            raise ValueError(f"modes[{place}] must be one of {list(known)}, got {mode!r}")
+    for place, mode in enumerate(check_modes(modes, len(is_inner))):
         if mode != "keep" and not is_inner[place]:
             raise ValueError(
                 f"modes[{place}] must be 'keep' for a partition that none hangs from, got {mode!r}"

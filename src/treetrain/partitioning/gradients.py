@@ -24,6 +24,9 @@ def all_or_none(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     Yields:
         Nothing.
 
+    Raises:
+        BaseException: whatever was raised inside.
+
     Example:
         >>> weight = nn.Parameter(torch.ones(2))
         >>> weight.grad = torch.ones(2)
@@ -42,7 +45,7 @@ def all_or_none(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
         olds, news = _both(before)
         if olds:
             with torch.no_grad():
-                torch._foreach_add_(olds, news)
+                torch._foreach_add_(olds, news)  # pyright: ignore[reportPrivateImportUsage]
         for parameter, old in before:
             if old is not None:
                 parameter.grad = old

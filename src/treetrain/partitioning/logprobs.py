@@ -80,7 +80,7 @@ def partitioned_logprobs(
         )
         found.append((torch.tensor(own.part.places, device=logprobs.device), logprobs))
 
-    passes = Passes(prepared, parts, partitions.parents.tolist(), modes=["keep"] * len(parts))
+    passes = Passes(prepared, parts, partitions.parents.tolist())
     passes.run_forward(visit)
     wide = torch.promote_types(prepared.model.dtype, torch.float32)
     values = torch.zeros(len(chosen), dtype=found[0][1].dtype if found else wide).to(batch.device)
@@ -105,7 +105,7 @@ def partitioned_hidden_states(
     partitions, _ = read_plan(plan)
     parts = find_parts(batch, partitions)
     found: list[Tensor] = []
-    passes = Passes(prepared, parts, partitions.parents.tolist(), modes=["keep"] * len(parts))
+    passes = Passes(prepared, parts, partitions.parents.tolist())
     passes.run_forward(lambda part, hidden: found.append(hidden))
     if not found:
         return prepared.hidden_states(batch.packed)

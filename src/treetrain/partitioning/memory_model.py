@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,6 @@ from treetrain.tree.metrics import ModelShape
 from treetrain.tree.prefix_tree import Ints
 
 Bytes = NDArray[np.float64]
-
-#: What a partition does with its activations while its descendants run.
-Mode = Literal["keep", "recompute", "offload"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Forward and backward passes over the partitions of a batch, depth-first, each token computed once.
+"""Forward and backward passes over the partitions of a batch, depth-first, each token once.
 
 Parents run forward before their descendants and backward after them; what a partition holds is
 freed as soon as its own backward pass is done, so that one path of partitions is alive at a time.
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,8 @@ from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepared import PreparedModel
 from treetrain.packing.gateway import LayerGateway, LayerStore
 from treetrain.packing.parts import BatchPart
+from treetrain.partitioning.modes import Mode
 from treetrain.partitioning.offload import saved_on_host
-
-Mode = Literal["keep", "recompute", "offload"]
 
 #: Loss of a part from its hidden states [T, C], a scalar.
 Evaluate = Callable[[int, Tensor], Tensor]
@@ -47,9 +46,13 @@ class Passes:
         prepared: handle of the model.
         parts: the partitions as rows, parents before their descendants.
         parents: partition that each hangs from, -1 for none.
-        modes: what each partition does with its activations while its descendants run.
+        modes: what each partition does with its activations while its descendants run; None: all
+            keep them.
         on_forward: called after the forward pass of a part that its backward pass will use, with
             the index of the part.
+
+    Raises:
+        UnsupportedModelError: the model takes trees as one dense mask.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class Passes:
         parts: Sequence[BatchPart],
         parents: Sequence[int],
         *,
-        modes: Sequence[Mode],
+        modes: Sequence[Mode] | None = None,
         on_forward: Callable[[int], None] = lambda part: None,
     ) -> None:
         if not prepared.layers:
@@ -70,7 +73,7 @@ class Passes:
         self._prepared = prepared
         self._parts = parts
         self._parents = parents
-        self._modes = modes
+        self._modes: Sequence[Mode] = ["keep"] * len(parts) if modes is None else modes
         self._on_forward = on_forward
         self._has_children = [False] * len(parts)
         for parent in parents:
@@ -176,32 +179,7 @@ class Passes:
         }
 
 
-def check_modes(modes: Sequence[str] | str, count: int) -> list[Mode]:
-    """Read the modes of partitions.
-
-    Args:
-        modes: one for all, or one per partition.
-        count: number of partitions.
-
-    Returns:
-        One per partition.
-
-    Raises:
-        ValueError: one is unknown, or there is not one per partition.
-    """
-    named = [modes] * count if isinstance(modes, str) else list(modes)
-    if len(named) != count:
-        raise ValueError(
-            f"modes must have one entry per partition, got {len(named)} for {count} partitions"
-        )
-    known: dict[str, Mode] = {mode: mode for mode in get_args(Mode)}
-    for part, name in enumerate(named):
-        if name not in known:
-            raise ValueError(f"modes must be of {list(known)}, got {name!r} for partition {part}")
-    return [known[name] for name in named]
-
-
-def _no_autocast(device: torch.device) -> AbstractContextManager[None]:
+def _no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     if not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from treetrain.partitioning.estimate import MemoryEstimate
-from treetrain.partitioning.memory_model import Mode
+from treetrain.partitioning.modes import Mode
 from treetrain.tree.partition import Partitions
 
 

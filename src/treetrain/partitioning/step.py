@@ -20,7 +20,8 @@ from treetrain.models.score import check_language_model
 from treetrain.packing.batch import Batch
 from treetrain.packing.parts import BatchPart, cut_batch
 from treetrain.partitioning.gradients import all_or_none
-from treetrain.partitioning.passes import Passes, check_modes
+from treetrain.partitioning.modes import check_modes
+from treetrain.partitioning.passes import Passes
 from treetrain.partitioning.plan import PartitionPlan
 from treetrain.tree.partition import Partitions
 from treetrain.tree.prefix_tree import Ints

@@ -80,9 +80,9 @@ def run_training(
         handle.undo()
         raise UnsupportedModelError(
             f"{type(model).__name__} takes trees as one dense mask, and {len(partitions)} trees "
-            f"are larger than tree.max_tokens ({config.tree.max_tokens:,}): they cannot be cut into "
-            "partitions; set tree.larger=split, which computes shared prefixes again, or raise "
-            "tree.max_tokens"
+            f"are larger than tree.max_tokens ({config.tree.max_tokens:,}): they cannot be cut "
+            "into partitions; set tree.larger=split, which computes shared prefixes again, or "
+            "raise tree.max_tokens"
         )
     if config.model.gradient_checkpointing:
         _set_checkpointing(model, True)

@@ -21,7 +21,7 @@ from treetrain.losses.sft import sft_terms
 from treetrain.losses.window import LossWindow, measure_window
 from treetrain.packing.batch import Batch, group_samples
 from treetrain.packing.budget import pack_batches
-from treetrain.partitioning.passes import Mode
+from treetrain.partitioning.modes import Mode
 from treetrain.partitioning.step import add_gradients
 from treetrain.training.config import OptimizerConfig, ScheduleConfig
 from treetrain.training.schedule import learning_rate_factor
