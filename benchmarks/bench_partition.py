@@ -36,6 +36,7 @@ from bench_step import (
 from harness import Figures, make_parser, run_cases, time_in_turns
 from saved_bytes import measure_saved_bytes
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from treetrain import Partitions, Sample, pack, partition_tree, prepare, sft_loss, sft_terms
 from treetrain.partitioning.live_bytes import LiveBytes
@@ -120,7 +121,7 @@ def take(parameter: nn.Parameter) -> Tensor:
 
 
 def against_truth(
-    model: nn.Module, twin: nn.Module, samples: Sequence[Sample], divisor: float
+    model: PreTrainedModel, twin: PreTrainedModel, samples: Sequence[Sample], divisor: float
 ) -> Figures:
     """Errors of the gradients that the model has, and of separate ones, against float64."""
     separate = [Separate(torch.tensor(s.tokens), torch.tensor(s.weights)) for s in samples]

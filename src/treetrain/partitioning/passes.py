@@ -73,7 +73,7 @@ class Passes:
         self._prepared = prepared
         self._parts = parts
         self._parents = parents
-        self._modes: Sequence[Mode] = ["keep"] * len(parts) if modes is None else modes
+        self._modes: list[Mode] = ["keep"] * len(parts) if modes is None else list(modes)
         self._on_forward = on_forward
         self._has_children = [False] * len(parts)
         for parent in parents:
