@@ -11,8 +11,8 @@ from __future__ import annotations
 import ctypes
 import platform
 
-#: Bytes from which a block has a mapping of its own.
-MAPPED_FROM = 2**20
+#: Bytes from which a block has a mapping of its own: what glibc starts with.
+MAPPED_FROM = 2**17
 _M_MMAP_THRESHOLD = -3
 
 
