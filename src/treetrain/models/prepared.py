@@ -233,23 +233,36 @@ class PreparedModel:
             if was_active:
                 self.activate()
 
-    def hidden_states(self, packed: PackedTree, gateways: Gateways | None = None) -> Tensor:
+    def hidden_states(
+        self,
+        packed: PackedTree,
+        gateways: Gateways | None = None,
+        *,
+        model_is_checked: bool = False,
+    ) -> Tensor:
         """Compute the hidden states of every packed token, as the head receives them.
 
         Args:
             packed: the packed tree, on the model's device.
             gateways: as in `decoder_states`.
+            model_is_checked: as in `decoder_states`.
 
         Returns:
             Hidden states, [T, C], dtype of the model.
         """
-        hidden = self.decoder_states(packed, gateways)
+        hidden = self.decoder_states(packed, gateways, model_is_checked=model_is_checked)
         if packed.num_tokens:
             hidden = self.before_head(hidden)
             self._check_head(hidden)
         return hidden
 
-    def decoder_states(self, packed: PackedTree, gateways: Gateways | None = None) -> Tensor:
+    def decoder_states(
+        self,
+        packed: PackedTree,
+        gateways: Gateways | None = None,
+        *,
+        model_is_checked: bool = False,
+    ) -> Tensor:
         """Compute the hidden states of every packed token, as the decoder returns them.
 
         Most models' heads receive the same.
@@ -258,6 +271,8 @@ class PreparedModel:
             packed: the packed tree, on the model's device.
             gateways: for a partition, the gateway of each module of `layers`; None for a whole
                 tree.
+            model_is_checked: whether the caller called `check_model` for the step that this row is
+                a part of.
 
         Returns:
             Hidden states, [T, C], dtype of the model.
@@ -276,20 +291,35 @@ class PreparedModel:
         embedding = self.model.get_input_embeddings()
         if packed.num_tokens == 0:
             return embedding(packed.tokens)[0]
+        if not model_is_checked:
+            self.check_model()
+        self._check_row(packed)
+        return self._run_decoder(packed, gateways)
+
+    def check_model(self) -> None:
+        """Look at what a step's rows have in common: the model's parts, settings and mode.
+
+        Raises:
+            ValueError: if the model was undone, or changed after it was prepared.
+            UnsupportedModelError: if it draws at random in training.
+        """  # noqa: DOC503 (the checks raise UnsupportedModelError)
+        if not self.active:
+            raise ValueError("the model was given back by undo(); call prepare(model) again")
         self._check_unchanged()
+        if any(module.training for module in self.model.modules()):
+            self._check_training()
+            check_shared_states(self.decoder)
+
+    def _check_row(self, packed: PackedTree) -> None:
         vocabulary = self.model.config.get_text_config().vocab_size
         if (largest := int(packed.tree.tokens[packed.ancestors :].max())) >= vocabulary:
             raise ValueError(
                 f"token ids must be below the model's vocabulary of {vocabulary}, got {largest}; "
                 "is it the model's own tokenizer?"
             )
-        if any(module.training for module in self.model.modules()):
-            self._check_training()
-            check_shared_states(self.decoder)
         check_depth(self.model, int(packed.tree.depth_positions.max()) + 1)
         check_temperature(self.model, self.layers, packed)
         check_positions(self.model, self.positions, packed)
-        return self._run_decoder(packed, gateways)
 
     def _run_decoder(self, packed: PackedTree, gateways: Gateways | None) -> Tensor:
         positions = packed.depth_positions + self.positions.offset

@@ -80,6 +80,7 @@ class Passes:
             if parent >= 0:
                 self._has_children[parent] = True
         self._open: dict[int, _Open] = {}
+        self._is_checked = False
         self.computed_tokens = 0
 
     def run(self, evaluate: Evaluate, wanted: Sequence[bool]) -> None:
@@ -158,7 +159,12 @@ class Passes:
     def _forward(self, part: int) -> Tensor:
         own = self._parts[part]
         self.computed_tokens += own.packed.num_tokens
-        return self._prepared.hidden_states(own.packed, self._make_gateways(part))
+        if not self._is_checked:
+            self._prepared.check_model()
+            self._is_checked = True
+        return self._prepared.hidden_states(
+            own.packed, self._make_gateways(part), model_is_checked=True
+        )
 
     def _make_stores(self, part: int) -> dict[nn.Module, LayerStore]:
         if not self._has_children[part]:
