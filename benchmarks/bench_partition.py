@@ -11,13 +11,10 @@ whose resident memory is read.
 from __future__ import annotations
 
 import copy
-import json
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import real_inputs
@@ -209,80 +206,15 @@ class _Box(list):
     """A list that can be referred to weakly."""
 
 
-def deep_tree(seed: int) -> list[Sample]:
-    """A tree of 64 k tokens whose longest path has 14 k: an agent's steps, some of them retried."""
-    rng = np.random.default_rng(seed)
-    spine = rng.integers(0, 512, 14_000).tolist()
-    paths = [spine]
-    left = 64_000 - len(spine)
-    while left > 0:
-        start = int(rng.integers(1_000, len(spine) - 600))
-        length = min(int(rng.integers(200, 600)), left)
-        paths.append(spine[:start] + rng.integers(0, 512, length).tolist())
-        left -= length
-    return [Sample(path, [0.0] * (len(path) - 200) + [1.0] * 200) for path in paths]
-
-
-def run_deep_tree(seed: int, capacity: int, mode: str) -> Figures:
-    """One step on the deep tree, resident memory read from the operating system."""
-    torch.set_num_threads(2)
-    samples = deep_tree(seed)
-    model = make_model("llama", 512, seed)
-    prepare(model, "slices")
-    batch = pack(samples)
-    partitions = partition_tree(batch.tree, capacity)
-    terms = sft_terms(batch, "token_mean")
-    step = partitioned_step(model, batch, partitions, terms, modes=mode)
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-    return {
-        "mode": mode,
-        "capacity": capacity,
-        "tree_tokens": batch.num_tokens,
-        "longest_path": int(batch.tree.sequence_lengths.max()),
-        "partitions": partitions.num_partitions,
-        "lower_bound": partitions.lower_bound,
-        "peak_tokens": partitions.peak,
-        "duplicate_tokens": 0 if mode != "keep" else step.computed_tokens - batch.num_tokens,
-        "resident_bytes": read_resident_peak(),
-    }
-
-
-def read_resident_peak() -> int:
-    """Most resident memory of this process, bytes; 0 where the system does not tell."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return 0
-    lines = status.read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-
-
-def measure_deep_tree(*, capacity: int, mode: str, seed: int) -> Figures:
-    samples = deep_tree(seed)
-    model = make_model("llama", 512, seed)
-    prepared = prepare(model, "slices")
-    some = pack([samples[0].tokens[:2_000]])
-    per_token = measure_saved_bytes(model, lambda: prepared.hidden_states(some.packed)) / 2_000
-    command = [sys.executable, __file__, "--deep-tree", str(capacity), mode, "--seed", str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    figures = json.loads(done.stdout)
-    tokens = figures["tree_tokens"]
-    return {**figures, "undivided_saved_bytes": round(per_token * tokens)}
-
-
 def main() -> None:
     parser = make_parser("A training step over partitions against the undivided tree.")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--deep-tree", nargs=2, metavar=("CAPACITY", "MODE"))
     arguments = parser.parse_args()
-    if arguments.deep_tree:
-        capacity, mode = arguments.deep_tree
-        print(json.dumps(run_deep_tree(arguments.seed, int(capacity), mode)))
-        return
     settings: list[tuple[str, Callable[[int], tuple[list[Sample], int]], int, str]] = [
         ("grpo_8x(512+128)", partial(drawn, shapes.grpo), 512, "keep"),
-        ("think_strip_comb_16", partial(drawn, shapes.think_strip_comb), 512, "keep"),
-        ("random_forest_60", partial(drawn, shapes.random_forest), 512, "keep"),
+        ("random_forest_60", partial(drawn, shapes.random_forest), 1024, "keep"),
         ("long_comb_32", partial(drawn, shapes.long_comb), 1024, "keep"),
+        ("long_comb_32", partial(drawn, shapes.long_comb), 1024, "recompute"),
         ("per_step_chain_48", partial(drawn, shapes.per_step_chain), 512, "keep"),
         ("per_step_chain_48", partial(drawn, shapes.per_step_chain), 128, "recompute"),
     ]
@@ -303,10 +235,6 @@ def main() -> None:
         )
         for name, draw, capacity, mode in settings
     }
-    for mode in ("keep", "recompute"):
-        cases[f"deep_tree_64k_2048_{mode}"] = partial(
-            measure_deep_tree, capacity=2048, mode=mode, seed=arguments.seed
-        )
     run_cases(cases, arguments, parser)
 
 

@@ -29,6 +29,12 @@ def test_reward_model_learns_its_pairs() -> None:
     assert losses[-1] < losses[0] / 2
 
 
+def test_large_tree_learns_the_rewarded_answer() -> None:
+    rewarded = load_example(EXAMPLES / "large_tree.py").main()
+    assert len(rewarded) == 10
+    assert rewarded[-1] > rewarded[0] + 0.5
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_every_example_has_a_test(path: Path) -> None:
     assert f'"{path.name}"' in Path(__file__).read_text(encoding="utf-8")

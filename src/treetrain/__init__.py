@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from treetrain.packing.budget import pack_batches
     from treetrain.packing.recover import recover_sequences
     from treetrain.partitioning.logprobs import partitioned_logprobs
+    from treetrain.partitioning.memory import measure_memory
+    from treetrain.partitioning.memory_model import MemoryModel
+    from treetrain.partitioning.plan import PartitionPlan
+    from treetrain.partitioning.planning import plan_partitions
     from treetrain.partitioning.step import PartitionedStep, partitioned_step
     from treetrain.tree.build import build_prefix_tree, concatenate_trees
     from treetrain.tree.metrics import ModelShape, flop_bound, measure_tree
@@ -43,17 +47,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "PartitionedStep": "partitioning.step",
-    "partitioned_logprobs": "partitioning.logprobs",
-    "partitioned_step": "partitioning.step",
-    "partition_tree": "tree.partition",
-    "Partitions": "tree.partitions",
     "Batch": "packing.batch",
     "CapacityError": "errors",
     "EquivalenceError": "errors",
     "LossTerms": "losses.terms",
     "LossWindow": "losses.window",
+    "MemoryModel": "partitioning.memory_model",
     "ModelShape": "tree.metrics",
+    "PartitionPlan": "partitioning.plan",
+    "PartitionedStep": "partitioning.step",
+    "Partitions": "tree.partitions",
     "PolicyLoss": "losses.policy",
     "PrefixTree": "tree.prefix_tree",
     "PreparedModel": "models.prepared",
@@ -70,11 +73,16 @@ _HOMES = {
     "flop_bound": "tree.metrics",
     "make_samples_for": "verification.own_samples",
     "measure_choices": "losses.load_balancing",
+    "measure_memory": "partitioning.memory",
     "measure_tree": "tree.metrics",
     "measure_window": "losses.window",
     "number_routes": "data.routes",
     "pack": "packing.batch",
     "pack_batches": "packing.budget",
+    "partition_tree": "tree.partition",
+    "partitioned_logprobs": "partitioning.logprobs",
+    "partitioned_step": "partitioning.step",
+    "plan_partitions": "partitioning.planning",
     "policy_loss": "losses.policy",
     "policy_terms": "losses.policy",
     "prepare": "models.prepare",
@@ -97,7 +105,9 @@ __all__ = [
     "EquivalenceError",
     "LossTerms",
     "LossWindow",
+    "MemoryModel",
     "ModelShape",
+    "PartitionPlan",
     "PartitionedStep",
     "Partitions",
     "PolicyLoss",
@@ -117,6 +127,7 @@ __all__ = [
     "flop_bound",
     "make_samples_for",
     "measure_choices",
+    "measure_memory",
     "measure_tree",
     "measure_window",
     "number_routes",
@@ -125,6 +136,7 @@ __all__ = [
     "partition_tree",
     "partitioned_logprobs",
     "partitioned_step",
+    "plan_partitions",
     "policy_loss",
     "policy_terms",
     "prepare",
