@@ -67,3 +67,12 @@ def test_an_interruption_right_after_the_sum_leaves_all_of_it(monkeypatch):
         backward(first, second)
     assert torch.equal(first.grad, 1 + second.detach())
     assert torch.equal(second.grad, first.detach())
+
+
+def test_gradients_that_cannot_be_added_to_fail_before_anything_runs():
+    first, second, unused, _ = make()
+    first.grad, unused.grad = torch.ones(3), torch.zeros(1).expand(3)
+    with pytest.raises(RuntimeError), all_or_none([first, second, unused]):
+        raise AssertionError
+    assert torch.equal(first.grad, torch.ones(3))
+    assert second.grad is None

@@ -17,10 +17,11 @@ from treetrain.data.sample import Sample
 from treetrain.errors import UnsupportedModelError
 from treetrain.losses.policy import policy_loss, policy_terms
 from treetrain.losses.router_loss import RouterLoss
-from treetrain.losses.sft import sft_loss, sft_terms
+from treetrain.losses.sft import compute_whole, sft_loss, sft_terms
 from treetrain.losses.window import measure_window
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
+from treetrain.packing.gateway import LayerStore
 from treetrain.packing.parts import cut_batch
 from treetrain.partitioning.passes import Passes
 from treetrain.partitioning.step import partitioned_step
@@ -314,32 +315,24 @@ def test_a_step_that_ends_early_adds_no_gradients(error, with_earlier, call, pre
     }
     calls = 0
 
-    def strike(gradient):
+    def strike():
         nonlocal calls
         calls += 1
         if calls == call:
             raise error
-        return gradient
 
-    forward = Passes._forward
+    def strike_before(function):
+        def struck(*args):
+            strike()
+            return function(*args)
 
-    def forward_or_strike(self, part):
-        strike(None)
-        return forward(self, part)
+        return struck
 
-    # Struck in the backward pass of some partition, or before a forward pass.
-    monkeypatch.setattr(Passes, "_forward", forward_or_strike)
-    layer = model.model.layers[2]
-    handles = [
-        layer.mlp.down_proj.weight.register_hook(strike),
-        layer.self_attn.k_proj.weight.register_hook(strike),
-    ]
-    try:
-        with pytest.raises(error):
-            partitioned_step(model, batch, partitions, terms)
-    finally:
-        for handle in handles:
-            handle.remove()
+    # Struck before a forward pass, or in the backward pass of some partition.
+    monkeypatch.setattr(Passes, "_forward", strike_before(Passes._forward))
+    monkeypatch.setattr(LayerStore, "add", strike_before(LayerStore.add))
+    with pytest.raises(error):
+        partitioned_step(model, batch, partitions, terms)
     for name, parameter in model.named_parameters():
         if with_earlier:
             assert torch.equal(parameter.grad, before[name])
@@ -367,7 +360,7 @@ def test_wrong_arguments_are_refused_by_name(prepared):
     model, batch = prepared("llama").model, pack(SAMPLES)
     partitions, terms = cut_into(batch, 3), sft_terms(batch, "sum")
     other = pack([[1, 2, 3], [1, 2, 4]])
-    with pytest.raises(ValueError, match="terms must be those of the batch"):
+    with pytest.raises(ValueError, match="terms must be made of the batch itself"):
         partitioned_step(model, other, partition_tree(other.tree, 2), terms)
     with pytest.raises(ValueError, match="partitions must divide the batch's tree"):
         partitioned_step(model, batch, partition_tree(other.tree, 2), terms)
@@ -377,10 +370,58 @@ def test_wrong_arguments_are_refused_by_name(prepared):
         partitioned_step(model, batch, partitions, terms, modes="forget")
     with pytest.raises(ValueError, match="modes must have one entry per partition"):
         partitioned_step(model, batch, partitions, terms, modes=["keep"])
+    with pytest.raises(TypeError, match="modes must be"):
+        partitioned_step(model, batch, partitions, terms, modes=5)
+    for scale in (0.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="loss_scale must be finite"):
+            partitioned_step(model, batch, partitions, terms, loss_scale=scale)
     with pytest.raises(TypeError, match="plan must be"):
         partitioned_step(model, batch, 512, terms)
     with pytest.raises(TypeError, match="terms must be"):
         partitioned_step(model, batch, partitions, torch.zeros(()))
+
+
+def test_hooks_on_gradients_are_refused(prepared):
+    model, batch = prepared("llama").model, pack(SAMPLES)
+    weight = model.model.layers[0].mlp.up_proj.weight
+    for register in (weight.register_hook, weight.register_post_accumulate_grad_hook):
+        handle = register(lambda value: None)
+        with pytest.raises(UnsupportedModelError, match=r"up_proj\.weight has a hook"):
+            partitioned_step(model, batch, cut_into(batch, 3), sft_terms(batch, "sum"))
+        handle.remove()
+
+
+def test_terms_forget_the_routers_of_another_model():
+    batch = pack(SAMPLES)
+    for form in ("batch", "sequence", "deepseek_v3"):
+        router = RouterLoss(form, load_balancing=1.0)
+        terms = sft_terms(batch, "sum", router=router)
+        for layers in (4, 2):
+            model = make_tiny_model("qwen3_moe", num_hidden_layers=layers, seed=layers)
+            prepare(model)
+            step = partitioned_step(model, batch, cut_into(batch, 3), terms)
+            loss = float(sft_loss(model, batch, "sum", router=router).detach())
+            assert float(step.loss) == pytest.approx(loss, rel=1e-5)
+            whole = float(compute_whole(model, terms).loss.detach())
+            assert whole == pytest.approx(loss, rel=1e-6)
+
+
+def test_offloading_leaves_quantised_weights_where_they_are():
+    peft = pytest.importorskip("peft")
+    quantization = pytest.importorskip("torchao.quantization")
+    model = make_tiny_model("llama")
+    quantization.quantize_(model.model, quantization.Int8WeightOnlyConfig())
+    model.requires_grad_(False)
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(model, config)
+    prepare(model)
+    batch = pack(SAMPLES)
+    terms, partitions = sft_terms(batch, "path_mean"), cut_into(batch, 7)
+    partitioned_step(model, batch, partitions, terms)
+    kept = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+    model.zero_grad()
+    partitioned_step(model, batch, partitions, terms, modes="offload")
+    assert worst({name: p.grad for name, p in model.named_parameters() if name in kept}, kept) == 0
 
 
 def test_a_model_on_a_dense_mask_is_refused():

@@ -36,7 +36,11 @@ class BatchRouters:
         self._batch = batch
         self._router = router
         self._window = window
-        self._choices = RouterChoices(router.form, batch.num_tokens)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what an earlier step noted, which may have been another model's."""
+        self._choices = RouterChoices(self._router.form, self._batch.num_tokens)
         self._factors: dict[str, Tensor] | None = None
 
     @property
@@ -81,8 +85,10 @@ class BatchRouters:
                 "reentrant checkpointing computes routers without gradients, which their losses "
                 "would lose; call model.gradient_checkpointing_enable({'use_reentrant': False})"
             )
-        if self.needs_choices and part.packed is self._batch.packed:
-            self.note_choices(routing, part)
+        if part.packed is self._batch.packed:
+            self.begin()
+            if self.needs_choices:
+                self.note_choices(routing, part)
         nodes = part.nodes(self._batch)
         if self._router.load_balancing:
             balancing = self._balance(layers, nodes)

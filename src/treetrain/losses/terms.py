@@ -83,6 +83,11 @@ class LossTerms:
         """
         return self.routers is not None and self.routers.needs_choices
 
+    def begin(self) -> None:
+        """Begin a step over parts: forget the choices of experts of an earlier one."""
+        if self.routers is not None:
+            self.routers.begin()
+
     @contextmanager
     def recording(self, model: nn.Module) -> Iterator[Routing | None]:
         """Record routing where the terms need it, as `record_routing` does.

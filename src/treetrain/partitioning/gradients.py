@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from treetrain.errors import UnsupportedModelError
+
 
 @contextmanager
 def all_or_none(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
@@ -37,6 +39,8 @@ def all_or_none(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """
     chosen = [parameter for parameter in parameters if parameter.requires_grad]
     before = [(parameter, parameter.grad) for parameter in chosen]
+    # What cannot be added to in place fails here, before anything is computed.
+    _scale_by_one([old for _, old in before if old is not None])
     versions = [old._version for _, old in before if old is not None]
     try:
         for parameter in chosen:
@@ -56,6 +60,32 @@ def all_or_none(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
             if old is not None or not added:
                 parameter.grad = old
         raise
+
+
+def check_gradient_hooks(model: nn.Module) -> None:
+    """Refuse hooks on gradients of parameters, which would see those of each part of a step.
+
+    Args:
+        model: the model.
+
+    Raises:
+        UnsupportedModelError: a trainable parameter has one; names the first.
+    """
+    for name, parameter in model.named_parameters():
+        after = getattr(parameter, "_post_accumulate_grad_hooks", None)
+        if parameter.requires_grad and (parameter._backward_hooks or after):
+            raise UnsupportedModelError(
+                f"parameter {name} has a hook on its gradient, which would run once for each "
+                "partition, on a part of the gradient (an optimiser in the backward pass, a "
+                "clamp, or a wrapper that reduces gradients?); remove it for partitioned steps, "
+                "or train trees that fit undivided"
+            )
+
+
+@torch.no_grad()
+def _scale_by_one(gradients: list[torch.Tensor]) -> None:
+    if gradients:
+        torch._foreach_mul_(gradients, 1.0)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _both(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+from treetrain.errors import check_type
+
 Mode = Literal["keep", "recompute", "offload"]
 
 
@@ -25,6 +27,7 @@ def check_modes(modes: Sequence[str] | str, count: int) -> list[Mode]:
         >>> check_modes("keep", 2)
         ['keep', 'keep']
     """
+    check_type("modes", modes, (str, Sequence), "a mode or one per partition")
     named = [modes] * count if isinstance(modes, str) else list(modes)
     if len(named) != count:
         raise ValueError(f"modes must have one entry per partition, {count}, got {len(named)}")

@@ -24,13 +24,18 @@ def saved_on_host(model: nn.Module) -> Iterator[None]:
     Yields:
         Nothing.
     """
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    own = {
+        parameter.untyped_storage().data_ptr()
+        for parameter in model.parameters()
+        if not _is_wrapped(parameter)
+    }
 
     def pack(tensor: Tensor) -> _Packed:
-        if tensor.untyped_storage().data_ptr() in own:
+        if _is_wrapped(tensor) or tensor.untyped_storage().data_ptr() in own:
             return tensor
         elsewhere = tensor.device.type != "cpu"
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=elsewhere)
+        # Strides are kept: kernels of the backward pass may sum in their order.
+        host = torch.empty_like(tensor, device="cpu", pin_memory=elsewhere)
         # The copy is ordered before whatever writes to the tensor's memory next.
         return tensor.device, host.copy_(tensor, non_blocking=True)
 
@@ -42,3 +47,8 @@ def saved_on_host(model: nn.Module) -> Iterator[None]:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         yield
+
+
+def _is_wrapped(tensor: Tensor) -> bool:
+    """Whether a tensor is of a class of its own, as quantised weights are."""
+    return type(tensor) not in (Tensor, nn.Parameter)

@@ -122,8 +122,8 @@ class Passes:
 
     def _open_part(self, part: int) -> None:
         self._open[part] = _Open(self._make_stores(part), None)
-        mode = self._modes[part]
-        if mode == "recompute" and self._has_children[part]:
+        mode = self._modes[part] if self._has_children[part] else "keep"
+        if mode == "recompute":
             with torch.no_grad():
                 self._forward(part)
             return

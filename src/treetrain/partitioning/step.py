@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from treetrain.models.routers import Routing
 from treetrain.models.score import check_language_model
 from treetrain.packing.batch import Batch
 from treetrain.packing.parts import BatchPart, cut_batch
-from treetrain.partitioning.gradients import all_or_none
+from treetrain.partitioning.gradients import all_or_none, check_gradient_hooks
 from treetrain.partitioning.modes import check_modes
 from treetrain.partitioning.passes import Passes
 from treetrain.partitioning.plan import PartitionPlan
@@ -77,8 +78,10 @@ def partitioned_step(
         The loss and its statistics.
 
     Raises:
-        ValueError: plan or terms are those of another batch, or gradients are switched off.
-        UnsupportedModelError: the model takes trees as one dense mask.
+        ValueError: the plan divides another tree, the terms are those of another batch, or
+            gradients are switched off.
+        UnsupportedModelError: the model takes trees as one dense mask, attends several times in a
+            layer, or has hooks on gradients of its parameters.
 
     Example:
         >>> from treetrain.losses.sft import sft_terms
@@ -97,16 +100,20 @@ def partitioned_step(
     check_type("batch", batch, Batch, "a Batch from pack(samples)")
     check_type("terms", terms, LossTerms, "what sft_terms or policy_terms gives")
     check_number("loss_scale", loss_scale)
+    if not (math.isfinite(loss_scale) and loss_scale > 0):
+        raise ValueError(f"loss_scale must be finite and above 0, got {loss_scale}")
     check_language_model(model, prepared.head)
     if terms.batch is not batch:
         raise ValueError(
-            f"terms must be those of the batch, {batch!r}, got those of {terms.batch!r}"
+            f"terms must be made of the batch itself, {batch!r}, after any batch.to(device), got "
+            f"those of {terms.batch!r}"
         )
     if not torch.is_grad_enabled():
         raise ValueError(
             "gradients must be enabled for a partitioned step, got a call inside torch.no_grad(); "
             "partitioned_logprobs computes without them"
         )
+    check_gradient_hooks(model)
     run = _Run(model, plan, terms, modes=modes)
     with all_or_none(model.parameters()):
         return run.step(loss_scale)
@@ -160,6 +167,7 @@ class _Run:
         self.done: list[PartLoss] = []
 
     def step(self, loss_scale: float) -> PartitionedStep:
+        self.terms.begin()
         computed = self._note_choices() if self.terms.needs_choices else 0
         with self.terms.recording(self.model) as routing:
 
