@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from treetrain.attention import reference
 from treetrain.data.sample import Sample
-from treetrain.errors import EquivalenceError
+from treetrain.errors import EquivalenceError, UnsupportedModelError
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 from treetrain.training import run as run_module
@@ -56,6 +56,36 @@ def test_a_run_ends_with_metrics_and_a_model_that_loads(tmp_path):
     assert not model.training
     assert any("first check" in line and "equal" in line for line in said)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_tree_larger_than_a_row_trains_in_partitions_as_undivided(tmp_path):
+    settings = {
+        "whole": {"max_tokens": 1000},
+        "kept": {"max_tokens": 12},
+        "again": {"max_tokens": 12, "activations": "recompute"},
+    }
+    losses, said = {}, {name: [] for name in settings}
+    for name, tree in settings.items():
+        config = make_config(tmp_path / name, tree=tree)
+        done = run_training(make_tiny_model("llama"), SAMPLES, config, say=said[name].append)
+        losses[name] = [step.loss for step in done]
+        assert (done[0].partitions > 2) == (name != "whole")
+    assert losses["kept"] == pytest.approx(losses["whole"], rel=1e-5)
+    assert losses["again"] == pytest.approx(losses["whole"], rel=1e-5)
+    assert any("1 tree larger than tree.max_tokens in" in line for line in said["kept"])
+    assert any("first check" in line and "partitions" in line for line in said["kept"])
+    assert not any("partition" in line for line in said["whole"])
+
+
+def test_a_model_on_a_dense_mask_refuses_larger_trees_with_the_way_out(tmp_path):
+    config = make_config(tmp_path / "out", tree={"max_tokens": 12, "backend": "mask"})
+    with pytest.raises(UnsupportedModelError, match=r"set tree\.larger=split"):
+        run_training(make_tiny_model("llama"), SAMPLES, config, say=len)
+    split = {"max_tokens": 20, "backend": "mask", "larger": "split"}
+    said = []
+    config = make_config(tmp_path / "two", tree=split)
+    run_training(make_tiny_model("llama"), SAMPLES, config, say=said.append)
+    assert any("computed again" in line for line in said)
 
 
 def test_an_earlier_run_is_not_overwritten_unasked(tmp_path):

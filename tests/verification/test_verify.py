@@ -145,6 +145,16 @@ def test_trees_larger_than_a_row_are_checked_in_partitions(family):
     assert verify(make_model(family), UNEVEN).partitions == 0
 
 
+def test_trees_that_cannot_be_cut_are_said_to_be_split():
+    model = make_model("llama")
+    prepare(model, "mask")
+    report = verify(model, UNEVEN, max_tokens=4)
+    assert report.equal
+    assert report.partitions == 0
+    assert report.split_tokens > 0
+    assert "split into rows and not cut into partitions" in str(report)
+
+
 def test_gradients_lost_through_a_gateway_are_caught(monkeypatch):
     monkeypatch.setattr(LayerStore, "add", lambda self, *gradients: None)
     report = verify(make_model("llama"), UNEVEN, max_tokens=4, raise_on_difference=False)

@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory",
         metavar="SIZE",
-        help="memory of the device, for example 80GiB, 24GB or 512MiB; weights, gradients and "
-        "optimiser are counted",
+        help="memory that a step may take, for example 70GiB, 24GB or 512MiB, weights, gradients "
+        "and optimiser states included; leave room for what kernels and the allocator hold",
     )
     parser.add_argument(
         "--capacity", metavar="N", type=int, help="tokens of a partition (default: chosen)"
@@ -107,7 +107,11 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.progress import Progress
 
     if args.memory is None and args.capacity is None:
-        raise ValueError("--memory or --capacity must be given, got neither; --memory 80GiB")
+        raise ValueError(
+            "--memory or --capacity must be given, got neither; for example --memory 80GiB"
+        )
+    if args.capacity is not None and args.capacity < 1:
+        raise ValueError(f"--capacity must be at least 1 token, got {args.capacity}")
     memory = None if args.memory is None else read_size("--memory", args.memory)
     # Asked for here, so that a wrong name is told before the model is looked at.
     args.file.stat()

@@ -88,7 +88,7 @@ def as_text(planned: list[Planned], memory: int | None, *, title: str) -> str:
         title + ("" if memory is None else f", memory {say_size(memory)}"),
         "",
         f"{'group':<24}{'tree tokens':>12}{'longest path':>14}{'capacity':>10}{'partitions':>12}"
-        f"{'at least':>10}{'keep':>6}{'recompute':>11}{'offload':>9}{'work':>7}{'peak':>12}",
+        f"{'bound':>10}{'keep':>6}{'recompute':>11}{'offload':>9}{'work':>7}{'peak':>12}",
         *(_row(one) for one in planned[:GROUPS_SHOWN]),
     ]
     hidden = len(planned) - GROUPS_SHOWN

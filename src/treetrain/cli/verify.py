@@ -67,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-tokens",
         metavar="N",
         type=int,
-        help="tree tokens of one packed row (default: everything in one row)",
+        help="tree tokens of one packed row (default: everything in one row); a larger tree is cut "
+        "into partitions of that size, on one dense mask into rows of whole sequences",
     )
     parser.add_argument(
         "--backend",

@@ -105,7 +105,10 @@ def measure_memory(
 
 
 def _is_host(device: str) -> bool:
-    return torch.device(device).type == "cpu"
+    try:
+        return torch.device(device).type == "cpu"
+    except RuntimeError as error:
+        raise ValueError(f"device must be one that torch knows, got {device!r}") from error
 
 
 def _checkpoint(prepared: PreparedModel) -> None:

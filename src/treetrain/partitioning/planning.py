@@ -8,6 +8,7 @@ are computed again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import get_args
 
@@ -105,10 +106,14 @@ def _too_small(
     tree: PrefixTree, memory: int, least: int, needed: int, *, capacity: int | None
 ) -> CapacityError:
     at = f"capacity {least}" if capacity is None else f"the given capacity {capacity}"
-    way_out = "" if capacity is None else ", or name a smaller capacity or none"
+    way_out = (
+        f"; capacities below {SMALLEST_CAPACITY} are tried only where one is named"
+        if capacity is None
+        else "; name a smaller capacity or none"
+    )
     return CapacityError(
-        f"memory must be at least {needed} bytes ({needed / 2**30:.2f} GiB) for this tree of "
-        f"{tree.num_tokens} tokens at {at}, got {memory}{way_out}"
+        f"memory must be at least {needed} bytes ({math.ceil(needed / 2**18) / 4} MiB) for this "
+        f"tree of {tree.num_tokens:,} tokens at {at}, got {memory}{way_out}"
     )
 
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from treetrain.data.sample import Sample
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepare import prepare
-from treetrain.packing.batch import Batch
+from treetrain.packing.batch import Batch, pack
 from treetrain.progress import Progress
 from treetrain.training.config import TrainConfig
 from treetrain.training.saving import CONFIG, remove_model, save_model
@@ -79,8 +79,8 @@ def run_training(
     if partitions and not handle.layers:
         handle.undo()
         raise UnsupportedModelError(
-            f"{type(model).__name__} takes trees as one dense mask, and {len(partitions)} trees "
-            f"are larger than tree.max_tokens ({config.tree.max_tokens:,}): they cannot be cut "
+            f"{type(model).__name__} takes trees as one dense mask, and "
+            f"{say_count(len(partitions), 'tree')} exceed tree.max_tokens ({config.tree.max_tokens:,}): they cannot be cut "
             "into partitions; set tree.larger=split, which computes shared prefixes again, or "
             "raise tree.max_tokens"
         )
@@ -92,7 +92,7 @@ def run_training(
         model.train()
         if config.check.flat_tokens:
             first_row = next(batch for batch in batches if len(batch.targets))
-            check_first(model, first_row, config, say=say)
+            check_first(model, first_row, config, say=say, in_parts=bool(partitions))
         # An earlier run's model must not pass for this run's, should this run end early.
         remove_model(output)
         (output / "config.yaml").write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
@@ -153,7 +153,12 @@ def claim_output(folder: Path, *, overwrite: bool) -> None:
 
 
 def check_first(
-    model: PreTrainedModel, batch: Batch, config: TrainConfig, *, say: Callable[[str], None]
+    model: PreTrainedModel,
+    batch: Batch,
+    config: TrainConfig,
+    *,
+    say: Callable[[str], None],
+    in_parts: bool = False,
 ) -> Report:
     """Check tree training on a few whole sequences of a row.
 
@@ -162,17 +167,20 @@ def check_first(
         batch: the row.
         config: reduction, and how many tokens to check.
         say: prints a line for a person.
+        in_parts: whether to cut their tree into three partitions or more.
 
     Returns:
         The report; a difference has raised EquivalenceError.
     """
     chosen = choose_few(batch.samples, config.check.flat_tokens)
     progress = Progress("first check, ")
-    report = verify(model, chosen, config.reduction, on_progress=progress)
+    parts = max(pack(chosen).num_tokens // 3, 1) if in_parts else None
+    report = verify(model, chosen, config.reduction, max_tokens=parts, on_progress=progress)
     progress.wipe()
+    cut = f", {say_count(report.partitions, 'partition')}" if report.partitions else ""
     say(
         f"first check: {report.sequences} of {batch.num_sequences} sequences of the first row (the "
-        f"shortest; {report.flat_tokens:,} flat tokens) equal separate training: gradients within "
+        f"shortest; {report.flat_tokens:,} flat tokens{cut}) equal separate training: gradients within "
         f"{report.gradients.max_relative_error:.1g} of the largest, nothing leaks"
     )
     return report

@@ -58,6 +58,8 @@ class Report:
         flat_tokens: tokens of all sequences.
         tree_tokens: tokens computed, all rows together.
         partitions: parts in which trees larger than `max_tokens` ran; 0 where all ran undivided.
+        split_tokens: tokens computed again because a tree larger than `max_tokens` was split into
+            rows, which is done where a model cannot be partitioned.
         loss_separate: loss of separate training, nats.
         loss_tree: loss of tree training, nats.
         logprobs: of every token with a predecessor, nats.
@@ -78,6 +80,7 @@ class Report:
     flat_tokens: int
     tree_tokens: int
     partitions: int
+    split_tokens: int
     loss_separate: float
     loss_tree: float
     logprobs: Comparison
@@ -127,6 +130,7 @@ class Report:
             "flat_tokens": self.flat_tokens,
             "tree_tokens": self.tree_tokens,
             "partitions": self.partitions,
+            "split_tokens": self.split_tokens,
             "loss": {"separate": self.loss_separate, "tree": self.loss_tree},
             "logprob_max_abs_error": self.logprobs.max_abs_error,
             "gradient_max_relative_error": self.gradients.max_relative_error,
@@ -202,6 +206,11 @@ class Report:
             yield f"{check.rule:<15} moved {check.moved:.2g}, {check.places} places, {state}"
         for one in self.reach:
             yield f"{one.name:<15} {one}"
+        if self.split_tokens:
+            yield (
+                f"{self.split_tokens:,} tokens were computed again: this model takes trees as one "
+                "dense mask, so that a larger one was split into rows and not cut into partitions"
+            )
         if self.flat_tokens == self.tree_tokens:
             yield "nothing is shared by these sequences: this says little of trees, choose others"
         yield from self.worst_lines()

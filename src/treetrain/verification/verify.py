@@ -182,6 +182,7 @@ def _check(
         flat_tokens=sum(map(len, samples)),
         tree_tokens=sum(row.batch.num_tokens for row in rows),
         partitions=sum(row.partitions.num_partitions for row in rows if row.partitions is not None),
+        split_tokens=sum(row.batch.duplicated_tokens for row in rows),
         loss_separate=separate.outcome.loss,
         loss_tree=tree.outcome.loss,
         logprobs=found.logprobs,
