@@ -121,7 +121,7 @@ def main() -> None:
         return
     settings = [
         ("long_comb", capacity, mode)
-        for capacity in (256, 512, 1024, 2048, 4096, 8192)
+        for capacity in (512, 1024, 2048, 4096)
         for mode in ("keep", "recompute")
     ]
     settings += [("deep_tree", 2048, mode) for mode in ("keep", "recompute")]

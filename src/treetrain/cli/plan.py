@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.memory is None and args.capacity is None:
         raise ValueError(
-            "--memory or --capacity must be given, got neither; for example --memory 80GiB"
+            "--memory or --capacity must be given, got neither; for example --memory 70GiB"
         )
     if args.capacity is not None and args.capacity < 1:
         raise ValueError(f"--capacity must be at least 1 token, got {args.capacity}")

@@ -80,8 +80,9 @@ def run_training(
         handle.undo()
         raise UnsupportedModelError(
             f"{type(model).__name__} takes trees as one dense mask, and "
-            f"{say_count(len(partitions), 'tree')} exceed tree.max_tokens ({config.tree.max_tokens:,}): they cannot be cut "
-            "into partitions; set tree.larger=split, which computes shared prefixes again, or "
+            f"{say_count(len(partitions), 'tree')} exceed tree.max_tokens "
+            f"({config.tree.max_tokens:,}) and cannot be cut into partitions; set "
+            "tree.larger=split, which computes shared prefixes again, or "
             "raise tree.max_tokens"
         )
     if config.model.gradient_checkpointing:
@@ -180,8 +181,8 @@ def check_first(
     cut = f", {say_count(report.partitions, 'partition')}" if report.partitions else ""
     say(
         f"first check: {report.sequences} of {batch.num_sequences} sequences of the first row (the "
-        f"shortest; {report.flat_tokens:,} flat tokens{cut}) equal separate training: gradients within "
-        f"{report.gradients.max_relative_error:.1g} of the largest, nothing leaks"
+        f"shortest; {report.flat_tokens:,} flat tokens{cut}) equal separate training: gradients "
+        f"within {report.gradients.max_relative_error:.1g} of the largest, nothing leaks"
     )
     return report
 
