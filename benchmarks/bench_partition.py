@@ -39,8 +39,10 @@ from treetrain import Partitions, Sample, pack, partition_tree, prepare, sft_los
 from treetrain.partitioning.live_bytes import LiveBytes
 from treetrain.partitioning.step import partitioned_step
 
-#: Trees of more tokens are timed once, and not compared with each sequence in float64.
+#: Trees of more tokens are timed once.
 LARGE_TREE = 20_000
+#: Sequences of more flat tokens are not computed in float64, one by one, for the truth.
+LARGEST_TRUTH = 80_000
 
 
 def measure(
@@ -99,7 +101,8 @@ def measure(
     }
     if is_large:
         return figures
-    figures |= against_truth(model, twin, samples, divisor)
+    if sum(map(len, samples)) <= LARGEST_TRUTH:
+        figures |= against_truth(model, twin, samples, divisor)
     whole_bytes, parts_bytes = peak_bytes(model, run_whole), peak_bytes(model, run_parts)
     row = measure_saved_bytes(model, lambda: prepared.hidden_states(batch.packed))
     path = row / batch.num_tokens * partitions.peak + gateway_bytes(partitions)
