@@ -35,7 +35,7 @@ class PartitionedStep:
     Attributes:
         loss: the loss of the batch, a scalar without gradients, nats.
         targets: number of trained edges, each sequence's own counted.
-        statistics: as in `PolicyLoss`; of a supervised loss none but those of routers.
+        statistics: as in `PolicyLoss`; of a supervised loss "logprob" and those of routers.
         partitions: number of partitions that ran.
         computed_tokens: tokens of forward passes; the tree's, and those computed again by plan.
     """
