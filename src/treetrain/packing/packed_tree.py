@@ -31,9 +31,9 @@ class PackedTree:
         subtree_ends: packed index one past the last token below each token of the tree,
             [ancestors + T] int64.
         ancestors: tokens of the tree that stand before the row, 0 for a whole tree.
-        plans: what attention backends, and partitioned steps, have worked out for this tree on this
-            device, under keys of their own; it lives and dies with the packed tree. `to` starts with
-            an empty one.
+        plans: what attention backends and partitioned steps have worked out for this tree on this
+            device, under keys of their own; it lives and dies with the packed tree. `to` starts
+            with an empty one.
     """
 
     tree: PrefixTree
