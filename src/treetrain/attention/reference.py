@@ -104,7 +104,7 @@ class _Relay(torch.autograd.Function):
     @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         ancestors = ctx.gateway.num_ancestors
-        ctx.gateway.give_back(*(grad[:, :, :ancestors] for grad in grads))
+        ctx.gateway.give_back(0, *(grad[:, :, :ancestors] for grad in grads))
         own_key, own_value = (grad[:, :, ancestors:].clone() for grad in grads)
         ctx.gateway.add_given_back(own_key, own_value)
         return own_key.to(ctx.dtype), own_value.to(ctx.dtype), *[None] * 4

@@ -149,12 +149,10 @@ class _SliceAttention(torch.autograd.Function):
         size = wide_query.shape[-1]
         wide_output = _pad(output.to(wide_query.dtype), size)
         grad = _pad(grads[0].to(wide_query.dtype), size)
-        grad_query = torch.empty_like(wide_query)
-        grad_key = torch.empty_like(wide_key)
-        grad_value = torch.empty_like(wide_value)
         ancestors = ctx.rectangles.ancestors
-        for total in (grad_key, grad_value):
-            total[:, :, :ancestors] = 0  # no local call writes them
+        grad_query = torch.empty_like(wide_query)
+        grad_key = torch.empty_like(wide_key[:, :, ancestors:])
+        grad_value = torch.empty_like(wide_value[:, :, ancestors:])
         for call in ctx.rectangles.calls:
             rows = ctx.rectangles.rows(call)
             part_query, part_key, part_value = kernel.backward(
@@ -169,17 +167,21 @@ class _SliceAttention(torch.autograd.Function):
                 ctx.scale,
             )
             _accumulate(grad_query[:, :, rows], part_query, call.local)
-            for keys, place, first in _places(call):
-                for total, part in ((grad_key, part_key), (grad_value, part_value)):
-                    _accumulate(total[:, :, keys], part[:, :, place], first)
+            for start, place, first in _places(call, ancestors):
+                parts = part_key[:, :, place], part_value[:, :, place]
+                if start < ancestors:
+                    share = parts[0][..., : key.shape[-1]], parts[1][..., : value.shape[-1]]
+                    ctx.gateway.give_back(start, *share)
+                    continue
+                keys = slice(start - ancestors, start - ancestors + parts[0].shape[2])
+                for total, part in zip((grad_key, grad_value), parts, strict=True):
+                    _accumulate(total[:, :, keys], part, first)
         grad_sinks = None
         if sinks is not None:
             weight = (sinks.to(logsumexp.dtype)[None, :, None] - logsumexp).exp()
             grad_sinks = -(weight * (grad * wide_output).sum(-1)).sum((0, 2)).to(sinks.dtype)
         grad_key, grad_value = grad_key[..., : key.shape[-1]], grad_value[..., : value.shape[-1]]
         if ctx.gateway is not None:
-            ctx.gateway.give_back(grad_key[:, :, :ancestors], grad_value[:, :, :ancestors])
-            grad_key, grad_value = grad_key[:, :, ancestors:], grad_value[:, :, ancestors:]
             ctx.gateway.add_given_back(grad_key, grad_value)
         return (
             grad_query[..., : query.shape[-1]].to(query.dtype),
@@ -215,19 +217,19 @@ def _gather(tensor: Tensor, call: Call) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
-def _places(call: Call) -> Iterator[tuple[slice, slice, bool]]:
-    """Each key interval of a call, where its keys stand among the call's keys, and whether first.
+def _places(call: Call, ancestors: int) -> Iterator[tuple[int, slice, bool]]:
+    """Stretches of a call's keys: where each starts, which of the keys it is, and whether first.
 
-    Local calls come first and in packed order, and keys before a tile belong to earlier tiles: a
-    key is met first where its own tile's local call reads it.
+    Local calls come first and in packed order, and keys before a tile belong to earlier tiles or
+    to ancestors: a key is met first where its own tile's local call reads it.
     """
     first = 0
     for start, end in call.keys:
         own = min(max(start, call.q_start), end) if call.local else end
-        for begin, stop in ((start, own), (own, end)):
+        row = min(max(start, ancestors), own)
+        for begin, stop in ((start, row), (row, own), (own, end)):
             if begin < stop:
-                place = slice(first + begin - start, first + stop - start)
-                yield slice(begin, stop), place, begin >= own
+                yield begin, slice(first + begin - start, first + stop - start), begin >= own
         first += end - start
 
 

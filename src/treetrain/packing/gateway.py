@@ -129,18 +129,23 @@ class LayerGateway:
             return torch.cat(parts, dim=2)
         return parts[0].clone() if self.copy else parts[0]
 
-    def give_back(self, grad_key: Tensor, grad_value: Tensor) -> None:
-        """Hand gradients back to the ancestors.
+    def give_back(self, start: int, grad_key: Tensor, grad_value: Tensor) -> None:
+        """Hand gradients back to a stretch of the ancestors, of which gradients of stretches add.
 
         Args:
-            grad_key: gradient of the ancestors' keys, [B, Hk, G, D], float32 or wider.
-            grad_value: gradient of the ancestors' values, [B, Hk, G, Dv], float32 or wider.
+            start: which of the G ancestors is the first.
+            grad_key: gradient of the keys of n ancestors, [B, Hk, n, D], float32 or wider.
+            grad_value: gradient of their values, [B, Hk, n, Dv], float32 or wider.
         """
-        start = 0
+        end, first = start + grad_key.shape[2], 0
         for store, rows in self.ancestors:
-            end = start + rows.stop - rows.start
-            store.add(rows, grad_key[:, :, start:end], grad_value[:, :, start:end])
-            start = end
+            size = rows.stop - rows.start
+            low, high = max(start - first, 0), min(end - first, size)
+            if low < high:
+                part = slice(first + low - start, first + high - start)
+                own = slice(rows.start + low, rows.start + high)
+                store.add(own, grad_key[:, :, part], grad_value[:, :, part])
+            first += size
 
     def add_given_back(self, grad_key: Tensor, grad_value: Tensor) -> None:
         """Add what descendants gave back to a partition's own gradients, in place.

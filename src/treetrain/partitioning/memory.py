@@ -151,9 +151,9 @@ def _measure(model: ValuelessModel, device: str, optimizer: Optimizer) -> Memory
         key_values=bytes_each * sum(widths),
         accumulators=wide * sum(widths),
         gateway=max(
-            # Read in the model's dtype, widened, its gradients, and those of one rectangle.
+            # Read in the model's dtype, widened, and the gradients of one rectangle.
             width * (bytes_each if bytes_each < wide else 0)
-            + 3 * 2 * one.key_heads * max(one.key_size, one.value_size) * wide
+            + 2 * 2 * one.key_heads * max(one.key_size, one.value_size) * wide
             for one, width in zip(sizes, widths, strict=True)
         ),
         forward=forward,

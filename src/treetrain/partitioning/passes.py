@@ -149,7 +149,7 @@ class Passes:
             # What descendants gave back enters in the backward pass of attention, which has to run
             # in every layer even where the part's own loss reads nothing of it.
             roots.append(hidden)
-            gradients.append(torch.zeros_like(hidden))
+            gradients.append(hidden.new_zeros(()).expand_as(hidden))
         if roots:
             # The engine runs where the caller stands; what autocast chose is in the graph already.
             with _no_autocast(hidden.device):
