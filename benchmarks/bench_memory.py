@@ -71,7 +71,7 @@ def run(shape: str, capacity: int, mode: str, *, seed: int) -> Figures:
     model = make_model("llama", 512, seed)
     prepare(model, "slices")
     memory = measure_memory(model, optimizer="none")
-    plan = plan_partitions(batch.tree, memory, capacity=capacity, mode=mode)
+    plan = plan_partitions(batch.tree, memory, capacity=capacity, mode=mode)  # pyright: ignore[reportArgumentType]
     whole = plan_partitions(batch.tree, memory, capacity=batch.num_tokens)
     start = perf_counter()
     step = partitioned_step(model, batch, plan, sft_terms(batch, "token_mean"))
