@@ -27,8 +27,6 @@ from treetrain import Sample, measure_memory, pack, plan_partitions, prepare, sf
 from treetrain.partitioning.host_memory import give_back_freed_blocks
 from treetrain.partitioning.step import partitioned_step
 
-SHAPES: dict[str, Callable[[int], list[Sample]]] = {}
-
 
 def long_comb(seed: int) -> list[Sample]:
     """The comb of `shapes`: 7,104 tokens, the longest path 4,128."""
@@ -49,7 +47,10 @@ def deep_tree(seed: int) -> list[Sample]:
     return [Sample(path, [0.0] * (len(path) - 200) + [1.0] * 200) for path in paths]
 
 
-SHAPES.update(long_comb=long_comb, deep_tree=deep_tree)
+SHAPES: dict[str, Callable[[int], list[Sample]]] = {
+    "long_comb": long_comb,
+    "deep_tree": deep_tree,
+}
 
 
 def run(shape: str, capacity: int, mode: str, *, seed: int) -> Figures:

@@ -25,28 +25,20 @@ def find_folder() -> Path | None:
 def draw_tau_bench(folder: Path, seed: int) -> tuple[list[Sample], int]:
     """Read the first steps of all trials of one tau-bench task, each step a sequence.
 
-    The shipped tokenizer cuts the text; the schemas of the tools are left out.
-
     Returns:
         The samples and the vocabulary of the tokenizer.
     """
-    del seed
-    tokenizer = load_tokenizer("demo")
-    samples = read_samples(
-        folder / "taubench-airline" / "trajectories.jsonl",
-        tokenizer=tokenizer,
-        expand="per_step",
-        tools=[],
-        select={"group": "task0"},
-    )
+    samples, vocabulary = draw_tau_bench_task(folder, seed)
     trials: dict[Hashable, list[Sample]] = {}
     for sample in samples:
         trials.setdefault(sample.trajectory, []).append(sample)
-    return [sample for steps in trials.values() for sample in steps[:STEPS]], len(tokenizer)
+    return [sample for steps in trials.values() for sample in steps[:STEPS]], vocabulary
 
 
 def draw_tau_bench_task(folder: Path, seed: int) -> tuple[list[Sample], int]:
     """Read all steps of all trials of one tau-bench task, each step a sequence.
+
+    The shipped tokenizer cuts the text; the schemas of the tools are left out.
 
     Returns:
         The samples and the vocabulary of the tokenizer.

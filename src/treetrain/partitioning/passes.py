@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepared import PreparedModel
 from treetrain.packing.gateway import LayerGateway, LayerStore
 from treetrain.packing.parts import BatchPart
@@ -50,9 +49,6 @@ class Passes:
             keep them.
         on_forward: called after the forward pass of a part that its backward pass will use, with
             the index of the part.
-
-    Raises:
-        UnsupportedModelError: the model takes trees as one dense mask.
     """
 
     def __init__(
@@ -64,12 +60,6 @@ class Passes:
         modes: Sequence[Mode] | None = None,
         on_forward: Callable[[int], None] = lambda part: None,
     ) -> None:
-        if not prepared.layers:
-            raise UnsupportedModelError(
-                f"{type(prepared.model).__name__} takes trees as one dense mask and cannot read "
-                "keys and values of another part; train it on trees that fit, or on separate "
-                "sequences"
-            )
         self._prepared = prepared
         self._parts = parts
         self._parents = parents
