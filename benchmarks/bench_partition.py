@@ -52,8 +52,9 @@ def measure(
     mode: str,
     seed: int,
     rounds: int,
+    threads: int,
 ) -> Figures:
-    torch.set_num_threads(2)
+    torch.set_num_threads(threads)
     samples, vocabulary = draw(seed)
     model = make_model("llama", vocabulary, seed)
     twin = copy.deepcopy(model)
@@ -86,6 +87,7 @@ def measure(
     figures: Figures = {
         "mode": mode,
         "capacity": capacity,
+        "threads": threads,
         "tree_tokens": batch.num_tokens,
         "longest_path": int(batch.tree.sequence_lengths.max()),
         "partitions": partitions.num_partitions,
@@ -213,6 +215,7 @@ class _Box(list):
 def main() -> None:
     parser = make_parser("A training step over partitions against the undivided tree.")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     settings: list[tuple[str, Callable[[int], tuple[list[Sample], int]], int, str]] = [
         ("grpo_8x(512+128)", partial(drawn, shapes.grpo), 512, "keep"),
@@ -235,6 +238,7 @@ def main() -> None:
             mode=mode,
             seed=arguments.seed,
             rounds=arguments.rounds,
+            threads=arguments.threads,
         )
         for name, draw, capacity, mode in settings
     }

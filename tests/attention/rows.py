@@ -133,8 +133,7 @@ def make_gateways(rows: list[Row], *, copy: bool = True) -> list[LayerGateway]:
                 (stores[owner], slice(start, end))
                 for owner, start, end in _stretches(places[token] for token in row.path)
             ],
-            own=stores[number] if kept[number] else None,
-            kept=kept[number],
+            kept=[(stores[number], kept[number])] if kept[number] else [],
             copy=copy,
         )
         for number, row in enumerate(rows)

@@ -266,8 +266,7 @@ def test_stores_hold_views_or_copies(copy: bool) -> None:
             rows[0].tree,
             gateway=gateways[0],
         )
-    store = gateways[0].own
-    assert store is not None
+    store = gateways[0].kept[0][0]
     assert store.key is not None
     assert torch.equal(store.key, key)
     assert (store.key.data_ptr() == key.data_ptr()) is not copy
@@ -344,8 +343,7 @@ def test_gradients_of_many_children_are_summed_without_rounding(backend: str) ->
         own = slice(0, 40)
         distance = (one - true)[:, :, own].norm()
         assert distance <= 1.02 * (other - true)[:, :, own].norm()
-    store = gateways[0].own
-    assert store is not None
+    store = gateways[0].kept[0][0]
     assert store.grad_key is not None
     assert store.grad_key.dtype == torch.float32
 
@@ -366,8 +364,7 @@ def test_far_ancestors_that_no_query_reads_get_no_gradient_and_are_not_joined() 
         patch.setattr(torch, "cat", watch)
         run_rows(rows, inputs, gateways=gateways, window=16)
     assert max(joined) <= 2 * 16 + 5
-    store = gateways[0].own
-    assert store is not None
+    store = gateways[0].kept[0][0]
     assert store.grad_key is not None
     assert not store.grad_key[:, :, : 290 - 15].any()
     assert store.grad_key[:, :, 290 - 15 :].all()
@@ -379,7 +376,7 @@ def test_a_row_with_ancestors_wants_the_gateway_to_them() -> None:
     query, key, value, _ = (x[:, :, :2] for x in draw_inputs(2))
     with pytest.raises(ValueError, match="gateway must be given for a row with 2 ancestors"):
         tree_attention(query, key, value, row.tree)
-    gateway = LayerGateway([(LayerStore(), slice(0, 3))], None, [], copy=False)
+    gateway = LayerGateway([(LayerStore(), slice(0, 3))], [], copy=False)
     with pytest.raises(ValueError, match="lead to the row's 2 ancestors, got 3 tokens"):
         tree_attention(query, key, value, row.tree, gateway=gateway)
     with pytest.raises(ValueError, match="row's 2 tokens"):

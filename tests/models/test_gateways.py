@@ -223,6 +223,6 @@ def test_what_is_checked_of_a_row_is_its_own_tokens_and_the_depth_of_its_paths()
 def test_a_row_without_tokens_of_its_own_has_no_hidden_states() -> None:
     prepared = prepare(make_tiny_model("llama"))
     packed = pack_tree(build_prefix_tree([[3, 4, 5]]), ancestors=3)
-    gateway = LayerGateway([(LayerStore(), slice(0, 3))], None, [], copy=False)
+    gateway = LayerGateway([(LayerStore(), slice(0, 3))], [], copy=False)
     hidden = prepared.hidden_states(packed, dict.fromkeys(prepared.layers, gateway))
     assert hidden.shape == (0, 32)

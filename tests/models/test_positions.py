@@ -75,7 +75,7 @@ def test_queries_of_a_row_are_scaled_by_its_depth_with_its_ancestors() -> None:
     )
     prepared = prepare(model)
     tree = build_prefix_tree([list(range(3, 53))])
-    gateway = LayerGateway([(LayerStore(), slice(0, 45))], None, [], copy=False)
+    gateway = LayerGateway([(LayerStore(), slice(0, 45))], [], copy=False)
     with pytest.raises(UnsupportedModelError, match=r"from packed position 40 .* 50 tokens"):
         prepared.hidden_states(
             pack_tree(tree, ancestors=45), dict.fromkeys(prepared.layers, gateway)

@@ -264,6 +264,31 @@ def test_each_token_is_computed_once_unless_the_plan_says_so(prepared):
     take(model)
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
+def test_first_passes_of_chained_parts_run_as_one_unless_tokens_choose_experts(family):
+    model = make_tiny_model(family, dtype=torch.float64, num_hidden_layers=8)
+    if family == "gpt_oss":
+        model.set_experts_implementation("eager")
+    batch = pack(SAMPLES)
+    partitions = cut_into(batch, 20)
+    terms = sft_terms(batch, "path_mean")
+    forwards = []
+    model.model.register_forward_hook(lambda *_: forwards.append(torch.is_grad_enabled()))
+    handle = prepare(model)
+    forwards.clear()
+    kept = partitioned_step(model, batch, partitions, terms)
+    expected, parts = take(model), len(forwards)
+    forwards.clear()
+    again = partitioned_step(model, batch, partitions, terms, modes="recompute")
+    inner = {parent for parent in partitions.parents.tolist() if parent >= 0}
+    first = forwards.count(False)
+    assert forwards.count(True) == parts
+    assert first == len(inner) if family == "gpt_oss" else first <= len(inner) / 2
+    assert abs(float(again.loss - kept.loss)) <= ALLOWED * abs(float(kept.loss))
+    assert worst(take(model), expected) <= ALLOWED
+    handle.undo()
+
+
 def test_targets_across_cuts_are_trained_once():
     batch = pack(SAMPLES)
     for count in COUNTS:

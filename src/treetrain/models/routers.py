@@ -124,7 +124,30 @@ def record_routing(model: nn.Module) -> Iterator[Routing]:
 
 
 def find_routers(model: PreTrainedModel, decoder: nn.Module) -> dict[nn.Module, tuple[str, int]]:
-    """Find the routers of a model by what transformers records of its classes.
+    """Find the routers of a model, or refuse it.
+
+    Args:
+        model: the model.
+        decoder: the part of it that returns hidden states.
+
+    Returns:
+        As `list_routers`, one at least.
+
+    Raises:
+        UnsupportedModelError: there is none.
+    """
+    routers = list_routers(model, decoder)
+    if not routers:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has no router that transformers can name (no 'router_logits' "
+            "in _can_record_outputs of its classes); leave router= out: it is no mixture of "
+            "experts, or one whose router's loss cannot be computed"
+        )
+    return routers
+
+
+def list_routers(model: PreTrainedModel, decoder: nn.Module) -> dict[nn.Module, tuple[str, int]]:
+    """List the routers of a model by what transformers records of its classes.
 
     Args:
         model: the model.
@@ -132,9 +155,6 @@ def find_routers(model: PreTrainedModel, decoder: nn.Module) -> dict[nn.Module, 
 
     Returns:
         For each router its qualified name in the model, and the place of its logits in its output.
-
-    Raises:
-        UnsupportedModelError: there is none.
     """
     inside = set(decoder.modules())
     routers: dict[nn.Module, tuple[str, int]] = {}
@@ -148,12 +168,6 @@ def find_routers(model: PreTrainedModel, decoder: nn.Module) -> dict[nn.Module, 
                 if module in inside and _matches(spec, name, module):
                     # What transformers takes of a class that is named without a place.
                     routers[module] = (name, getattr(spec, "index", 1))
-    if not routers:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has no router that transformers can name (no 'router_logits' "
-            "in _can_record_outputs of its classes); leave router= out: it is no mixture of "
-            "experts, or one whose router's loss cannot be computed"
-        )
     names = {module: name for name, module in model.named_modules()}
     return {module: (names[module], index) for module, (_, index) in routers.items()}
 

@@ -58,14 +58,14 @@ class LayerGateway:
     Attributes:
         ancestors: where keys and values of the ancestors are, in the order of the path: stores of
             earlier partitions and which of their tokens; G tokens together.
-        own: store for the partition's own keys and values; None where no partition hangs from it.
-        kept: rows of the partition that descendants read, ascending and disjoint; n in all.
-        copy: whether `own` holds copies, so that what the rows are part of can be freed.
+        kept: where the partition's own keys and values are kept for its descendants: a store and
+            which rows it holds, in what order; none where no partition hangs from it, several where
+            several partitions run as one row.
+        copy: whether stores hold copies, so that what the rows are part of can be freed.
     """
 
     ancestors: Sequence[tuple[LayerStore, slice]]
-    own: LayerStore | None
-    kept: Sequence[slice]
+    kept: Sequence[tuple[LayerStore, Sequence[slice]]]
     copy: bool
 
     @property
@@ -119,12 +119,13 @@ class LayerGateway:
             key: the partition's own keys, [B, Hk, T, D].
             value: its own values, [B, Hk, T, Dv].
         """
-        if self.own is not None and self.own.key is None:
-            self.own.key = self._keep(key)
-            self.own.value = self._keep(value)
+        for store, intervals in self.kept:
+            if store.key is None:
+                store.key = self._keep(key, intervals)
+                store.value = self._keep(value, intervals)
 
-    def _keep(self, tensor: Tensor) -> Tensor:
-        parts = [tensor.detach()[:, :, rows] for rows in self.kept]
+    def _keep(self, tensor: Tensor, intervals: Sequence[slice]) -> Tensor:
+        parts = [tensor.detach()[:, :, rows] for rows in intervals]
         if len(parts) != 1:
             return torch.cat(parts, dim=2)
         return parts[0].clone() if self.copy else parts[0]
@@ -154,11 +155,12 @@ class LayerGateway:
             grad_key: gradient of the own keys, [B, Hk, T, D], float32 or wider.
             grad_value: gradient of the own values, [B, Hk, T, Dv], float32 or wider.
         """
-        if self.own is None or self.own.grad_key is None or self.own.grad_value is None:
-            return
-        start = 0
-        for rows in self.kept:
-            end = start + rows.stop - rows.start
-            grad_key[:, :, rows] += self.own.grad_key[:, :, start:end]
-            grad_value[:, :, rows] += self.own.grad_value[:, :, start:end]
-            start = end
+        for store, intervals in self.kept:
+            if store.grad_key is None or store.grad_value is None:
+                continue
+            start = 0
+            for rows in intervals:
+                end = start + rows.stop - rows.start
+                grad_key[:, :, rows] += store.grad_key[:, :, start:end]
+                grad_value[:, :, rows] += store.grad_value[:, :, start:end]
+                start = end

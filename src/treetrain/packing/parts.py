@@ -129,7 +129,7 @@ def cut_batch(
         own = places[ancestors[p] :]
         read = np.flatnonzero(is_read[own])
         stored[own[read]] = np.arange(len(read))
-        kept.append(tuple(_intervals(read)))
+        kept.append(tuple(find_intervals(read)))
     divided = cut_targets(
         batch.targets if targets is None else targets,
         owners,
@@ -141,7 +141,7 @@ def cut_batch(
             packed=pack_tree(tree, batch.device, ancestors=ancestors[p]),
             places=places[ancestors[p] :],
             part=divided[p],
-            ancestors=tuple(_segments(places[: ancestors[p]], owners, stored)),
+            ancestors=tuple(find_segments(places[: ancestors[p]], owners, stored)),
             kept=kept[p],
         )
         for p, (tree, places) in enumerate(contexts)
@@ -168,8 +168,17 @@ def check_partitions(batch: Batch, partitions: Partitions) -> None:
         )
 
 
-def _segments(path: Ints, owners: Ints, stored: Ints) -> list[tuple[int, slice]]:
-    """Cut a path into stretches that one part keeps together."""
+def find_segments(path: Ints, owners: Ints, stored: Ints) -> list[tuple[int, slice]]:
+    """Cut a path into stretches that one part keeps together.
+
+    Args:
+        path: packed index in the batch of each token of the path.
+        owners: part that holds each token of the batch.
+        stored: which of the tokens that its part keeps each token of the batch is.
+
+    Returns:
+        For each stretch a part and which of the tokens that it keeps.
+    """
     parts, places = owners[path], stored[path]
     breaks = np.flatnonzero((np.diff(parts) != 0) | (np.diff(places) != 1)) + 1
     starts = [0, *breaks.tolist()] if len(path) else []
@@ -180,8 +189,15 @@ def _segments(path: Ints, owners: Ints, stored: Ints) -> list[tuple[int, slice]]
     ]
 
 
-def _intervals(places: Ints) -> Sequence[slice]:
-    """Ascending integers as intervals."""
+def find_intervals(places: Ints) -> Sequence[slice]:
+    """Cut integers into intervals of consecutive ones.
+
+    Args:
+        places: the integers.
+
+    Returns:
+        The intervals, in their order.
+    """
     breaks = np.flatnonzero(np.diff(places) != 1) + 1
     starts = [0, *breaks.tolist()] if len(places) else []
     ends = [*breaks.tolist(), len(places)]

@@ -15,14 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from treetrain.models.gateways import Gateways
 from treetrain.models.prepared import PreparedModel
 from treetrain.packing.gateway import LayerGateway, LayerStore
+from treetrain.packing.joined_parts import JoinedParts
+from treetrain.packing.packed_tree import PackedTree
 from treetrain.packing.parts import BatchPart
 from treetrain.partitioning.modes import Mode
 from treetrain.partitioning.offload import saved_on_host
 
 #: Loss of a part from its hidden states [T, C], a scalar.
 Evaluate = Callable[[int, Tensor], Tensor]
+
+#: What a part, or several joined, keep for their descendants, by attention module.
+Stores = dict[nn.Module, LayerStore]
 
 
 @dataclass(eq=False)
@@ -34,7 +40,7 @@ class _Open:
         hidden: its hidden states with their graph; None where they are computed again.
     """
 
-    stores: dict[nn.Module, LayerStore]
+    stores: Stores
     hidden: Tensor | None
 
 
@@ -47,6 +53,7 @@ class Passes:
         parents: partition that each hangs from, -1 for none.
         modes: what each partition does with its activations while its descendants run; None: all
             keep them.
+        joined: parts that compute again and run their first pass as one row.
         on_forward: called after the forward pass of a part that its backward pass will use, with
             the index of the part.
     """
@@ -58,18 +65,22 @@ class Passes:
         parents: Sequence[int],
         *,
         modes: Sequence[Mode] | None = None,
+        joined: Sequence[JoinedParts] = (),
         on_forward: Callable[[int], None] = lambda part: None,
     ) -> None:
         self._prepared = prepared
         self._parts = parts
         self._parents = parents
         self._modes: list[Mode] = ["keep"] * len(parts) if modes is None else list(modes)
+        self._joined = {row.kept[0][0]: row for row in joined}
         self._on_forward = on_forward
         self._has_children = [False] * len(parts)
         for parent in parents:
             if parent >= 0:
                 self._has_children[parent] = True
         self._open: dict[int, _Open] = {}
+        #: What joined parts that are not open yet have kept.
+        self._recorded: dict[int, Stores] = {}
         self._is_checked = False
         self.computed_tokens = 0
 
@@ -111,6 +122,11 @@ class Passes:
             self._open.clear()
 
     def _open_part(self, part: int) -> None:
+        if part in self._joined:
+            self._record(self._joined[part])
+        if part in self._recorded:
+            self._open[part] = _Open(self._recorded.pop(part), None)
+            return
         self._open[part] = _Open(self._make_stores(part), None)
         mode = self._modes[part] if self._has_children[part] else "keep"
         if mode == "recompute":
@@ -120,6 +136,20 @@ class Passes:
         with saved_on_host(self._prepared.model) if mode == "offload" else nullcontext():
             self._open[part].hidden = self._forward(part)
         self._on_forward(part)
+
+    def _record(self, row: JoinedParts) -> None:
+        """Run the first pass of parts that are joined."""
+        self._recorded = {part: self._make_stores(part) for part, _ in row.kept}
+        gateways = {
+            module: LayerGateway(
+                ancestors=self._find_ancestors(row.ancestors, module),
+                kept=[(self._recorded[part][module], rows) for part, rows in row.kept],
+                copy=True,
+            )
+            for module in self._prepared.layers
+        }
+        with torch.no_grad():
+            self._compute(row.packed, gateways)
 
     def _backward(self, part: int, evaluate: Evaluate) -> None:
         if part not in self._open:
@@ -147,32 +177,33 @@ class Passes:
         del self._open[part]
 
     def _forward(self, part: int) -> Tensor:
-        own = self._parts[part]
-        self.computed_tokens += own.packed.num_tokens
-        if not self._is_checked:
-            self._prepared.check_model()
-            self._is_checked = True
-        return self._prepared.hidden_states(
-            own.packed, self._make_gateways(part), model_is_checked=True
-        )
-
-    def _make_stores(self, part: int) -> dict[nn.Module, LayerStore]:
-        if not self._has_children[part]:
-            return {}
-        return {module: LayerStore() for module in self._prepared.layers}
-
-    def _make_gateways(self, part: int) -> dict[nn.Module, LayerGateway]:
-        own = self._parts[part]
-        stores = self._open[part].stores
-        return {
+        own, stores = self._parts[part], self._open[part].stores
+        gateways = {
             module: LayerGateway(
-                ancestors=[(self._open[q].stores[module], rows) for q, rows in own.ancestors],
-                own=stores.get(module),
-                kept=own.kept,
+                ancestors=self._find_ancestors(own.ancestors, module),
+                kept=[(stores[module], own.kept)] if stores else [],
                 copy=self._modes[part] != "keep",
             )
             for module in self._prepared.layers
         }
+        return self._compute(own.packed, gateways)
+
+    def _compute(self, packed: PackedTree, gateways: Gateways) -> Tensor:
+        self.computed_tokens += packed.num_tokens
+        if not self._is_checked:
+            self._prepared.check_model()
+            self._is_checked = True
+        return self._prepared.hidden_states(packed, gateways, model_is_checked=True)
+
+    def _make_stores(self, part: int) -> Stores:
+        if not self._has_children[part]:
+            return {}
+        return {module: LayerStore() for module in self._prepared.layers}
+
+    def _find_ancestors(
+        self, ancestors: Sequence[tuple[int, slice]], module: nn.Module
+    ) -> list[tuple[LayerStore, slice]]:
+        return [(self._open[part].stores[module], rows) for part, rows in ancestors]
 
 
 def _no_autocast(device: torch.device) -> AbstractContextManager[Any]:

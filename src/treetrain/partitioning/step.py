@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,7 @@ from treetrain.models.score import check_language_model
 from treetrain.packing.batch import Batch
 from treetrain.packing.parts import BatchPart, cut_batch
 from treetrain.partitioning.gradients import all_or_none, check_gradient_hooks
+from treetrain.partitioning.joining import find_joined
 from treetrain.partitioning.modes import check_modes
 from treetrain.partitioning.passes import Passes
 from treetrain.partitioning.plan import PartitionPlan
@@ -169,30 +170,35 @@ class _Run:
     def step(self, loss_scale: float) -> PartitionedStep:
         self.terms.begin()
         computed = self._note_choices() if self.terms.needs_choices else 0
+        parents = self.partitions.parents
         with self.terms.recording(self.model) as routing:
 
             def take_routing(part: int) -> None:
                 if routing is not None:
                     self.routings[part] = dataclasses.replace(routing)
 
-            passes = self._passes(on_forward=take_routing)
-            wanted = find_wanted(
-                self.parts, self.partitions.parents, all_of_them=routing is not None
+            wanted = find_wanted(self.parts, parents, all_of_them=routing is not None)
+            joined = find_joined(
+                self.prepared,
+                self.terms.batch,
+                self.partitions,
+                parts=self.parts,
+                modes=self.modes,
+                wanted=wanted,
+            )
+            passes = Passes(
+                self.prepared,
+                self.parts,
+                parents.tolist(),
+                modes=self.modes,
+                joined=joined,
+                on_forward=take_routing,
             )
             passes.run(lambda part, hidden: self._evaluate(part, hidden) * loss_scale, wanted)
         return self._sum(sum(wanted), computed + passes.computed_tokens)
 
-    def _passes(self, on_forward: Callable[[int], None] = lambda part: None) -> Passes:
-        return Passes(
-            self.prepared,
-            self.parts,
-            self.partitions.parents.tolist(),
-            modes=self.modes,
-            on_forward=on_forward,
-        )
-
     def _note_choices(self) -> int:
-        passes = self._passes()
+        passes = Passes(self.prepared, self.parts, self.partitions.parents.tolist())
         with self.terms.recording(self.model) as routing:
             passes.run_forward(lambda part, _: self.terms.note_choices(routing, self.parts[part]))
         return passes.computed_tokens
