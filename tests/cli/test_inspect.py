@@ -86,7 +86,10 @@ def test_json_has_the_promised_keys_and_the_worked_example(ids, capsys):
     }
     assert found["por"] == 1 - 9 / 17
     assert found["token_reduction"] == 17 / 9
-    assert found["notes"] == ["3 rows have no mask: every token is trained"]
+    assert found["notes"] == [
+        "rows: 3 rows of token ids (input_ids)",
+        "3 rows have no mask: every token is trained",
+    ]
 
 
 def test_groups_are_counted_one_by_one(talks, capsys):
@@ -117,7 +120,7 @@ def test_rows_can_be_selected_and_the_template_replaced(talks, tmp_path, capsys)
         "--chat-template", str(template),
     )  # fmt: skip
     assert found["sequences"] == 2
-    assert found["notes"][0] == "2 of 4 rows were not selected"
+    assert "2 of 4 rows were not selected" in found["notes"]
     assert "<|assistant|>>" in found["partings"][0]["text"]["before"]
 
 

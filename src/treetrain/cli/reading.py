@@ -16,6 +16,7 @@ OPTIONS = {
     "expand='per_step'": "--expand per_step",
     "expand='whole'": "--expand whole",
     "another chat_template": "another --chat-template",
+    "split=...": "--split S",
 }
 
 DEMO_TEMPLATE = Path(__file__).parents[1] / "demo" / "tokenizer" / "chat_template.jinja"
@@ -33,7 +34,8 @@ def add_reading_arguments(parser: argparse.ArgumentParser, *, without: str | Non
         metavar="FILE",
         type=Path,
         nargs=None if without is None else "?",
-        help="JSON lines, or one JSON array" + ("" if without is None else f"; {without}"),
+        help="JSON lines, one JSON array or object, a parquet file, or a folder saved by datasets"
+        + ("" if without is None else f"; {without}"),
     )
     parser.add_argument(
         "--tokenizer",
@@ -70,6 +72,12 @@ def add_reading_arguments(parser: argparse.ArgumentParser, *, without: str | Non
         default=[],
         help="variable of the chat template, for example enable_thinking=false; may be repeated",
     )
+    parser.add_argument("--split", metavar="S", help="which split of a folder that has several")
+    parser.add_argument(
+        "--skip-bad-rows",
+        action="store_true",
+        help="skip wrong rows, count and list them (default: the first is an error)",
+    )
 
 
 def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], ReadReport]:
@@ -103,6 +111,8 @@ def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], Read
             chat_template=text,
             template_variables={name: _json(value) for name, value in variables.items()},
             unrendered="count",
+            split=args.split,
+            skip_bad_rows=args.skip_bad_rows,
         )
     except ValueError as error:
         message = str(error)

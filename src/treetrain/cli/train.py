@@ -109,6 +109,8 @@ def read_data(config: TrainConfig, tokenizer: Any) -> list[Sample]:
             chat_template=read_template(config.data.chat_template),
             template_variables=data.template_variables,
             unrendered=data.unrendered,
+            split=data.split,
+            skip_bad_rows=data.skip_bad_rows,
         )
         samples += found
         for note in report.notes():

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
 
+from treetrain.data.agent_rows import AgentRow
+from treetrain.data.atif import AtifConversation, AtifRow, read_agents
 from treetrain.data.chat import ASSISTANT, Chat, Tokenizer, Tools
-from treetrain.data.conversations import Conversation, Expand, read_conversation, read_threads
+from treetrain.data.conversations import (
+    Conversation,
+    Expand,
+    read_agent,
+    read_conversations,
+    read_threads,
+)
 from treetrain.data.encode import encode_steps, encode_texts, encode_turns, opening_tokens
-from treetrain.data.formats import FlatRow, Json, RecordedRow, TextRow, TokenRow, TreeRow
+from treetrain.data.fields import Json
+from treetrain.data.formats import (
+    CompletionRow,
+    ConversationRow,
+    FlatRow,
+    RecordedRow,
+    TextRow,
+    TokenRow,
+    TreeRow,
+    describe,
+)
+from treetrain.data.recorded import join_steps, step_samples
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Ints, Sample
+from treetrain.data.sharegpt import ShareGptRow
+from treetrain.data.step_rows import StepRow, sample_of_step
 from treetrain.data.tokens import sample_of_ids
 from treetrain.data.turns import calls_missing, find_turns, split_step, tools_missing
 
@@ -52,21 +73,40 @@ class Expander:
             The sequences, in the order of the row.
         """
         self.report.kinds[type(row).__name__] += 1
+        self.report.taken_for[describe(row, fields)] += 1
+        if isinstance(row, StepRow):
+            return [self._checked_ids(sample_of_step(row, fields, source))]
         if isinstance(row, (TokenRow, TextRow, RecordedRow)):
             self.report.already_sequences += self.expand == "per_step"
             return [self._plain_sample(row, source)]
         found: list[Sample] = []
-        chat = self._needed_chat(source)
-        conversations = (
-            read_threads(row, expand=self.expand, source=source)
-            if isinstance(row, TreeRow)
-            else [read_conversation(chat, row, fields, tools=self.tools, source=source)]
-        )
-        for conversation in conversations:
+        for conversation in self._conversations(row, fields, source):
             if conversation.messages[-1]["role"] != ASSISTANT:
                 self.report.open_conversations += 1
             found += self._conversation_samples(conversation)
         return found
+
+    def _conversations(
+        self,
+        row: TreeRow | ConversationRow | CompletionRow | ShareGptRow | AgentRow | AtifRow,
+        fields: Json,
+        source: str,
+    ) -> list[Conversation]:
+        if isinstance(row, AtifRow):
+            return [self._agent(agent, row, source) for agent in read_agents(row, source)]
+        chat = self._needed_chat(source)
+        if isinstance(row, TreeRow):
+            return read_threads(row, expand=self.expand, source=source)
+        return read_conversations(chat, row, fields, tools=self.tools, source=source)
+
+    def _agent(self, agent: AtifConversation, row: AtifRow, source: str) -> Conversation:
+        self.report.elsewhere += agent.elsewhere
+        self.report.not_sampled += agent.not_sampled
+        self.report.plain_observations += agent.plain_observations
+        recorded = agent.recorded
+        complete = all(i in recorded and recorded[i].context is not None for i in agent.trained)
+        chat = self.chat if complete else self._needed_chat(source)
+        return read_agent(chat, agent, row, tools=self.tools, source=source)
 
     def _plain_sample(self, row: TokenRow | TextRow | RecordedRow, source: str) -> Sample:
         if isinstance(row, TextRow):
@@ -75,11 +115,17 @@ class Expander:
             sample = self._recorded_sample(row, source)
         else:
             sample = sample_of_ids(row, source, self.report)
+        return self._checked_ids(sample)
+
+    def _checked_ids(self, sample: Sample) -> Sample:
+        """Counts a sequence with ids that the tokenizer does not have."""
         largest = int(sample.tokens.max(initial=0))
         if self._vocabulary is not None and largest >= self._vocabulary:
             self.report.ids_outside += 1
             if self.report.first_outside is None:
-                self.report.first_outside = f"{source} with id {largest} of {self._vocabulary}"
+                self.report.first_outside = (
+                    f"{sample.source} with id {largest} of {self._vocabulary}"
+                )
         return sample
 
     @cached_property
@@ -113,6 +159,8 @@ class Expander:
 
     def _conversation_samples(self, conversation: Conversation) -> list[Sample]:
         try:
+            if conversation.recorded:
+                return self._recorded_steps(conversation)
             if self.expand == "whole":
                 return [self._whole_sample(conversation)]
             return self._step_samples(conversation)
@@ -136,8 +184,19 @@ class Expander:
             group=conversation.group,
             trajectory=conversation.trajectory if conversation.named else None,
             advantage=conversation.advantage,
+            reward=conversation.reward,
             source=conversation.source,
         )
+
+    def _recorded_steps(self, conversation: Conversation) -> list[Sample]:
+        self.report.recorded_steps += len(conversation.recorded)
+        last = conversation.trained[-1] if conversation.trained else -1
+        self.report.messages_after += len(conversation.messages) - 1 - last
+        samples = step_samples(self.chat, conversation, partial(self._check_calls, conversation))
+        if self.expand == "whole":
+            samples = join_steps(samples)
+            self.report.recorded_sequences += len(samples)
+        return [self._checked_ids(sample) for sample in samples]
 
     def _step_samples(self, conversation: Conversation) -> list[Sample]:
         chat = self._needed_chat(conversation.source)
@@ -160,6 +219,7 @@ class Expander:
                 group=conversation.group,
                 trajectory=conversation.trajectory,
                 advantage=conversation.advantage,
+                reward=conversation.reward,
                 source=f"{conversation.source}: messages[{place}]",
             )
             for place, context, sampled in zip(
@@ -197,6 +257,7 @@ def _split_sample(row: TextRow | RecordedRow, prompt: Ints, sampled: Ints, sourc
         group=row.group,
         trajectory=row.trajectory_id,
         advantage=row.advantage,
+        reward=row.reward,
         source=source,
     )
 

@@ -61,6 +61,8 @@ def as_json(inspection: Inspection, report: ReadReport, decode: Decode | None) -
         ],
         "file": report.path,
         "rows": report.rows,
+        "rows_read": report.rows_read,
+        "skipped_rows": report.skipped,
         "notes": report.notes(),
     }
 
