@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from treetrain.data.agent_rows import AgentRow, read_agent_messages
@@ -81,10 +81,12 @@ def read_conversations(
     group = row.group
     if isinstance(row, AgentRow):
         group = row.instance_id if group is None else group
-        return [
+        found = [
             _make(chat, row, _placed(messages), trained, tools=tools, group=group, source=source)
             for messages, trained in read_agent_messages(row, source)
         ]
+        # Steps of one run are one trajectory, however they are read.
+        return [replace(one, named=one.named or len(found) > 1) for one in found]
     if isinstance(row, ShareGptRow):
         turns, trained = read_turns(row, fields, source)
         if not turns:

@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
-from treetrain.wording import say_count
-
 #: Wrong rows that are listed one by one for a person.
 SKIPPED_SHOWN = 10
 
@@ -112,7 +110,7 @@ class ReadReport:
             (kinds, f"rows: {kinds}"),
             (
                 self.skipped,
-                f"{say_count(len(self.skipped), 'row')} of {self.rows} wrong and skipped:",
+                f"{len(self.skipped)} of {self.rows} rows are wrong and were skipped",
             ),
             *((True, f"skipped {wrong}") for wrong in self.skipped[:shown]),
             (hidden > 0, f"skipped {hidden} more, all of which --json lists"),

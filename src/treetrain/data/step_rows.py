@@ -98,7 +98,7 @@ class StepNames:
 
     def __str__(self) -> str:
         owners = sorted({ALIASES[field][name] for field, name in self.used.items()} - {""})
-        whose = f"; names of {' and '.join(owners)}" if owners else ""
+        whose = "".join(f"; {owner}'s names" for owner in owners)
         return f"{self.used['prompt_ids']}, {self.used['response_ids']}{whose}"
 
 
