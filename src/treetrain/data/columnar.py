@@ -19,6 +19,8 @@ from typing import Any, cast
 PARQUET = b"PAR1"
 #: Rows that are decoded at a time.
 BATCH_ROWS = 64
+#: What an arrow stream ends with; one without it breaks off, and pyarrow does not say so.
+STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def read_parquet(path: Path) -> Iterator[tuple[Any, str]]:
@@ -81,6 +83,10 @@ def read_folder(path: Path, split: str | None) -> Iterator[tuple[Any, str]]:
         with _told(pyarrow, file), pyarrow.memory_map(str(file)) as source:
             # Streams are what save_to_disk writes; a file has this mark at its start.
             is_file = source.read(6) == b"ARROW1"
+            if not is_file:
+                source.seek(max(0, source.size() - len(STREAM_END)))
+                if source.read(len(STREAM_END)) != STREAM_END:
+                    raise ValueError(f"{file}: must end as an arrow stream does, but breaks off")
             source.seek(0)
             if is_file:
                 reader = pyarrow.ipc.open_file(source)
@@ -108,9 +114,20 @@ def _read_names(path: Path, field: str) -> list[str]:
 def _rows(batches: Iterator[Any], name: str, first: int) -> Iterator[tuple[Any, str]]:
     for batch in batches:
         for start in range(0, batch.num_rows, BATCH_ROWS):
-            for row in batch.slice(start, BATCH_ROWS).to_pylist():
+            for row in _to_rows(batch.slice(start, BATCH_ROWS), f"{name}:row {first}"):
                 yield _without_nulls(row), f"{name}:row {first}"
                 first += 1
+
+
+def _to_rows(batch: Any, source: str) -> list[Any]:
+    try:
+        return batch.to_pylist()
+    # Text that is no UTF-8, and times beyond those of Python.
+    except (ValueError, OverflowError) as error:
+        raise ValueError(
+            f"{source}: this row or one of the {batch.num_rows - 1} after it must hold values that "
+            f"Python can hold: {error}"
+        ) from error
 
 
 def _without_nulls(value: Any) -> Any:
@@ -145,5 +162,5 @@ def _told(pyarrow: Any, path: Path) -> Generator[None]:
     """Names the file where pyarrow fails."""
     try:
         yield
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path.name}: must be a file that pyarrow reads: {error}") from error

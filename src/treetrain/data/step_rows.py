@@ -117,8 +117,11 @@ def find_names(fields: Json) -> StepNames | None:
             if name in fields:
                 used[field] = name
                 break
-    ids = [fields.get(used.get(field, "")) for field in ("prompt_ids", "response_ids")]
-    return StepNames(used) if all(isinstance(value, list) for value in ids) else None
+    found = all(
+        field in used and isinstance(fields[used[field]], list)
+        for field in ("prompt_ids", "response_ids")
+    )
+    return StepNames(used) if found else None
 
 
 def divide_batch(fields: Json, names: StepNames, source: str) -> list[tuple[Json, str]]:
