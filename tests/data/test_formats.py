@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from treetrain.data.fields import ignored_fields
@@ -95,3 +97,11 @@ def test_tools_may_be_json_text():
 def test_a_wrong_row_names_file_line_and_field(row, message):
     with pytest.raises(ValueError, match=message):
         parse_row(row, "f:9")
+
+
+def test_messages_may_be_the_text_of_a_list():
+    messages = [{"role": "user", "content": "a"}]
+    [(_, fields, _)] = parse_row({"messages": json.dumps(messages)}, "f:1")
+    assert fields["messages"] == messages
+    with pytest.raises(ValueError, match=r"^f:9: field 'messages' must be a list, or JSON text"):
+        parse_row({"messages": "[{"}, "f:9")

@@ -88,7 +88,7 @@ def altered(draw: st.DrawFn) -> dict[str, Any]:
         for key in above:
             holder = holder[key]
         if draw(st.booleans()):
-            holder[last] = draw(STRAY)
+            holder[last] = copy.deepcopy(draw(STRAY))
         else:
             del holder[last]
     return row

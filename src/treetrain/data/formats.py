@@ -5,6 +5,7 @@ A checked row says what was written; `expand` makes sequences of it.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -21,6 +22,7 @@ from treetrain.data.fields import (
     Row,
     as_object,
     check_fields,
+    field_error,
 )
 from treetrain.data.sharegpt import ShareGptRow
 from treetrain.data.step_rows import StepRow, divide_batch, find_names
@@ -158,6 +160,7 @@ def parse_row(row: Any, source: str) -> list[tuple[FlatRow, Json, str]]:
             (check_fields(StepRow, one, place), one, place)
             for one, place in divide_batch(fields, names, source)
         ]
+    fields = _with_lists(fields, source)
     kind = _recognise(fields)
     if kind is None:
         raise ValueError(
@@ -192,6 +195,21 @@ def describe(row: FlatRow, fields: Json) -> str:
     if isinstance(row, AgentRow) and row.history is None:
         known_by = "trajectory"
     return f"{name} ({known_by})"
+
+
+def _with_lists(fields: Json, source: str) -> Json:
+    """The row with messages that a columnar store keeps as JSON text read."""
+    read: Json = {}
+    for name in ("messages", "conversations", "history"):
+        text = fields.get(name)
+        if isinstance(text, str):
+            try:
+                read[name] = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise field_error(
+                    source, name, f"must be a list, or JSON text of one, got {text[:60]!r}: {error}"
+                ) from error
+    return {**fields, **read} if read else fields
 
 
 def _recognise(fields: Json) -> type[FlatRow | SamplesRow] | None:
