@@ -44,6 +44,19 @@ def test_a_parquet_file_is_its_rows_whatever_it_is_called(tmp_path):
     assert samples[131].source == "data:row 131"
 
 
+def test_of_a_parquet_file_one_row_group_is_in_memory(tmp_path):
+    peaks: list[int] = []
+    for groups in (2, 20):
+        path = tmp_path / f"{groups}.parquet"
+        rows = [{"input_ids": list(range(2000)), "n": n} for n in range(50 * groups)]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=50)
+        del rows
+        before = pyarrow.total_allocated_bytes()
+        peaks.append(max(pyarrow.total_allocated_bytes() - before for _ in read_rows(path)))
+    # A row group is 800,000 bytes.
+    assert peaks[1] < peaks[0] + 400_000
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_folder_of_datasets_is_its_rows(tmp_path, stream):
     save_folder(tmp_path / "set", ROWS, stream=stream)

@@ -37,7 +37,13 @@ def read_parquet(path: Path) -> Iterator[tuple[Any, str]]:
     """  # noqa: DOC502 (the functions below raise)
     pyarrow = _load_pyarrow(path)
     with _told(pyarrow, path), pyarrow.parquet.ParquetFile(path) as file:
-        yield from _rows(file.iter_batches(batch_size=BATCH_ROWS), path.name, 0)
+        first = 0
+        for group in range(file.num_row_groups):
+            # Asked for all groups at once, it reads ahead and keeps what it read.
+            batches = file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group])
+            for row, place in _rows(batches, path.name, first):
+                first += 1
+                yield row, place
 
 
 def read_folder(path: Path, split: str | None) -> Iterator[tuple[Any, str]]:
