@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from treetrain.cli.main import main
 from treetrain.demo.trajectories import make_rows, write_rows
-from treetrain.training.config import load_config
+from treetrain.training.config_file import load_config
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_agent.yaml"
 

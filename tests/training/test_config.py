@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from treetrain.training.config import load_config
+from treetrain.training.config_file import load_config
 
 TEXT = """
 model: {path: some/folder}
@@ -102,7 +102,7 @@ def test_rows_are_selected_by_numbers_as_by_text(tmp_path, written, text):
 def test_a_configuration_is_read_without_torch(tmp_path):
     load(tmp_path)
     code = (
-        "import sys; from treetrain.training.config import load_config;"
+        "import sys; from treetrain.training.config_file import load_config;"
         f"load_config({str(tmp_path / 'run.yaml')!r});"
         "print({'torch', 'transformers'} & set(sys.modules))"
     )

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         RandomModelError: the model cannot be trained exactly, because it draws at random;
             names the value to change.
     """
-    from treetrain.training.config import load_config
+    from treetrain.training.config_file import load_config
 
     config = load_config(args.config, args.set)
     # The configuration is checked before anything that takes seconds is imported.
