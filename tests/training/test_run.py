@@ -13,7 +13,8 @@ from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 from treetrain.training import run as run_module
 from treetrain.training.config import TrainConfig
-from treetrain.training.run import choose_few, run_training
+from treetrain.training.first_check import choose_few
+from treetrain.training.run import run_training
 
 SAMPLES = [Sample(tokens, group=0) for tokens in tree_family()["comb"]]
 
@@ -174,6 +175,7 @@ def test_an_interruption_while_saving_leaves_nothing_half_written(tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         run_training(model, SAMPLES, make_config(tmp_path / "out", steps=1), say=len)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "check.json",
         "config.yaml",
         "metrics.jsonl",
     ]

@@ -38,7 +38,7 @@ class ScratchConfig(Part):
     """
 
     type: str
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = Field(default_factory=dict)
 
 
 class ModelConfig(Part):
@@ -83,9 +83,9 @@ class DataConfig(Part):
     files: list[str] = Field(min_length=1)
     expand: Literal["whole", "per_step"] = "whole"
     tools: str | None = None
-    select: dict[str, Text] = {}
+    select: dict[str, Text] = Field(default_factory=dict)
     chat_template: str | None = None
-    template_variables: dict[str, Any] = {}
+    template_variables: dict[str, Any] = Field(default_factory=dict)
     unrendered: Literal["refuse", "count"] = "refuse"
     limit_tokens: Whole | None = Field(None, ge=1)
     shuffle: bool = True

@@ -1,4 +1,4 @@
-"""Reads a configuration from a YAML file and overrides, and says what is wrong with it by its key."""
+"""Reads a configuration from a YAML file and overrides; what is wrong is said by its key."""
 
 from __future__ import annotations
 

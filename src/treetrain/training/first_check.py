@@ -33,13 +33,29 @@ def check_first(
         in_parts: whether to cut their tree into three partitions or more.
 
     Returns:
-        The report; a difference has raised EquivalenceError.
-    """
+        The report.
+
+    Raises:
+        EquivalenceError: there is a difference, and `check.on_difference` is "error".
+    """  # noqa: DOC502 (verify raises)
     chosen = choose_few(batch.samples, config.check.flat_tokens)
     progress = Progress("first check, ")
     parts = max(pack(chosen).num_tokens // 3, 1) if in_parts else None
-    report = verify(model, chosen, config.reduction, max_tokens=parts, on_progress=progress)
+    report = verify(
+        model,
+        chosen,
+        config.reduction,
+        max_tokens=parts,
+        raise_on_difference=config.check.on_difference == "error",
+        on_progress=progress,
+    )
     progress.wipe()
+    if not report.equal:
+        say(
+            "note: first check: tree training differs from separate training, and goes on because "
+            f"check.on_difference is warn: {'; '.join(report.failures)}"
+        )
+        return report
     cut = f", {say_count(report.partitions, 'partition')}" if report.partitions else ""
     say(
         f"first check: {report.sequences} of {batch.num_sequences} sequences of the first row (the "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from treetrain.training.config import TrainConfig
 from treetrain.training.settings import LossConfig, RouterConfig
 from treetrain.tree.partition import Partitions
 
+SUPERVISED = LossConfig()  # pyright: ignore[reportCallIssue]
+
 
 @dataclass(frozen=True, eq=False)
 class Objective:
@@ -33,13 +36,28 @@ class Objective:
         loss: the loss of the tokens.
         router: losses of the routers, or None.
         start: for each sequence, by its identity, log-probabilities of the model before its first
-            step, [max(L - 1, 0)] on the host; empty where the loss does not need them.
+            step, [max(L - 1, 0)] on the host; None where the loss does not need them.
+        autocast: narrower dtype that matrix products are computed in, or None.
     """
 
     reduction: Reduction
-    loss: LossConfig = LossConfig()  # pyright: ignore[reportCallIssue]
+    loss: LossConfig = SUPERVISED
     router: RouterConfig | None = None
     start: Mapping[int, Tensor] | None = None
+    autocast: Literal["bfloat16"] | None = None
+
+    def computing(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Enter the autocast region of a forward pass; its copies of weights end with it.
+
+        Args:
+            device: where is computed.
+
+        Returns:
+            A context; it does nothing where no dtype is given.
+        """
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(device.type, dtype=getattr(torch, self.autocast))
 
     def measure_router(self, model: nn.Module, rows: Sequence[Batch]) -> RouterLoss | None:
         """Make the losses of the routers for a step.
@@ -116,7 +134,7 @@ def make_objective(
     Raises:
         ValueError: the losses of the routers need all rows of a step in one pass, and one is cut.
     """
-    router, start = config.router, None
+    router = config.router
     if (
         router is not None
         and router.form == "batch"
@@ -129,15 +147,19 @@ def make_objective(
             f"partitions, got accumulation {config.accumulation} and {len(partitions)} cut; choose "
             "micro_batch or sequence, set accumulation=1, or raise tree.max_tokens"
         )
-    if config.loss.needs_start:
-        start = {}
-        for batch in batches:
+    objective = Objective(config.reduction, config.loss, router, autocast=config.autocast)
+    if not config.loss.needs_start:
+        return objective
+    start: dict[int, Tensor] = {}
+    device = next(model.parameters()).device
+    for batch in batches:
+        with objective.computing(device):
             found = row_logprobs(
                 model, batch, partitions.get(batch), temperature=config.loss.temperature
             )
-            pairs = zip(batch.samples, found, strict=True)
-            start |= {id(sample): logprobs.cpu() for sample, logprobs in pairs}
-    return Objective(config.reduction, config.loss, router, start)
+        pairs = zip(batch.samples, found, strict=True)
+        start |= {id(sample): logprobs.cpu() for sample, logprobs in pairs}
+    return replace(objective, start=start)
 
 
 @torch.no_grad()

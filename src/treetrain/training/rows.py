@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from treetrain.data.sample import Sample
 from treetrain.packing.batch import Batch, group_samples
 from treetrain.packing.budget import pack_batches
+from treetrain.training.config import TreeConfig
 from treetrain.tree.partition import Partitions, partition_tree
 from treetrain.wording import say_count
 
@@ -183,3 +184,37 @@ def describe_batches(batches: Sequence[Batch], partitions: Mapping[Batch, Partit
             f"most {max(cut.peak for cut in cuts):,} tokens alive at once"
         )
     return text
+
+
+@dataclass(frozen=True, eq=False)
+class EpochRows:
+    """The rows of an epoch.
+
+    Attributes:
+        batches: the rows.
+        partitions: how the trees of some of them are cut.
+    """
+
+    batches: list[Batch]
+    partitions: dict[Batch, Partitions]
+
+
+def make_rows(samples: Sequence[Sample], config: TreeConfig, *, seed: int | None) -> EpochRows:
+    """Pack sequences as a configuration says.
+
+    Args:
+        samples: the sequences.
+        config: grouping, size of a row, and what happens to larger trees.
+        seed: seed of the order; None: the order of the samples.
+
+    Returns:
+        The rows, with every sequence in one of them.
+    """
+    split = config.larger == "split"
+    batches = pack_shuffled(
+        regroup(samples, config.grouping),
+        max_tokens=config.max_tokens,
+        seed=seed,
+        split_groups=split,
+    )
+    return EpochRows(batches, {} if split else cut_large(batches, config.max_tokens))

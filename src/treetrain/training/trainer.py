@@ -25,7 +25,6 @@ from treetrain.training.rows import order_windows
 from treetrain.training.schedule import learning_rate_factor
 from treetrain.tree.partition import Partitions
 
-
 #: Where torch has a fused kernel of AdamW since its version 2.4.
 _FUSED_DEVICES = frozenset({"cpu", "cuda"})
 
@@ -129,11 +128,13 @@ def train_steps(
             group["lr"] = optimizer.lr * factor
         window = measure_window(rows)
         placed = [batch.to(device) for batch in rows]
-        router = objective.measure_router(model, placed)
+        with objective.computing(device):
+            router = objective.measure_router(model, placed)
         loss = 0.0
         for batch, own in zip(rows, placed, strict=True):
             terms = objective.lay_out(own, window, router)
-            loss += add_gradients(model, terms, cuts.get(batch), modes=activations)
+            with objective.computing(device):
+                loss += add_gradients(model, terms, cuts.get(batch), modes=activations)
         norm = nn.utils.clip_grad_norm_(model.parameters(), clip_norm or math.inf)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise ValueError(

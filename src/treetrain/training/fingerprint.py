@@ -1,0 +1,131 @@
+"""What a run depends on, so that it is resumed only where it would go on as it would have.
+
+Two things are taken down: the configuration, and digests of the sequences. Where the sequences are
+the same, it does not matter from which files they were read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from treetrain.data.sample import Sample
+from treetrain.training.config import TrainConfig
+
+#: Keys that change nothing of what is computed; one that ends in a dot stands for all below it.
+FREE = (
+    "output",
+    "overwrite",
+    "save_every",
+    "keep_last",
+    "device",
+    "check.",
+    "data.",
+    "evaluation.files",
+    "evaluation.every",
+)
+#: Below `data.` this one orders the rows.
+BOUND = "data.shuffle"
+#: They may change where the learning rate does not depend on the length of the run.
+LENGTHS = ("steps", "epochs")
+
+
+def take_fingerprint(
+    config: TrainConfig, samples: Sequence[Sample], evaluated: Sequence[Sample] = ()
+) -> dict[str, Any]:
+    """Take down what a run depends on.
+
+    Args:
+        config: the run.
+        samples: the sequences that are trained, in their order.
+        evaluated: those that are evaluated.
+
+    Returns:
+        Values for JSON: "config" by dotted key, "data" and "evaluation" as counts and digests.
+    """
+    return {
+        "config": _flatten(config.model_dump(mode="json")),
+        "data": _digest(samples),
+        "evaluation": _digest(evaluated),
+    }
+
+
+def find_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Find what keeps a run from being resumed.
+
+    Args:
+        saved: the fingerprint in the checkpoint.
+        now: that of the run which is to go on.
+
+    Returns:
+        A line for each difference, "key: saved -> now"; none where the run may go on.
+    """
+    found = [
+        f"{part}.{name}: {_show(saved[part].get(name))} -> {_show(now[part].get(name))}"
+        for part in ("data", "evaluation")
+        for name in {**saved[part], **now[part]}
+        if saved[part].get(name) != now[part].get(name)
+    ]
+    other_data = bool(found)
+    before, after = saved["config"], now["config"]
+    constant = before.get("schedule.kind") == after.get("schedule.kind") == "constant"
+    for name in {**before, **after}:
+        # Why the sequences are others is worth knowing, too.
+        free = is_free(name) and not (other_data and name.startswith("data."))
+        if free or (constant and name in LENGTHS) or before.get(name) == after.get(name):
+            continue
+        found.append(f"{name}: {_show(before.get(name))} -> {_show(after.get(name))}")
+    return found
+
+
+def is_free(name: str) -> bool:
+    """Tell whether a key may change between a run and its resumption.
+
+    Args:
+        name: dotted key of a configuration.
+
+    Returns:
+        Whether it may.
+    """
+    if name == BOUND:
+        return False
+    return any(name.startswith(key) if key.endswith(".") else name == key for key in FREE)
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _digest(samples: Sequence[Sample]) -> dict[str, Any]:
+    columns: dict[str, Callable[[Sample], Any]] = {
+        "tokens": lambda sample: sample.tokens,
+        "weights": lambda sample: sample.weights,
+        "keys": lambda sample: sample.keys,
+        "groups": lambda sample: repr((sample.group, sample.trajectory)),
+        "advantages": lambda sample: sample.advantage,
+    }
+    found: dict[str, Any] = {
+        "sequences": len(samples),
+        "flat_tokens": sum(map(len, samples)),
+    }
+    for name, read in columns.items():
+        digest = hashlib.sha256()
+        for sample in samples:
+            value = read(sample)
+            raw = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
+            digest.update(len(raw).to_bytes(8, "little") + raw)
+        found[name] = digest.hexdigest()[:16]
+    return found
+
+
+def _show(value: Any) -> str:
+    return "none" if value is None else repr(value)
