@@ -135,14 +135,27 @@ def load_checkpoint(
             torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
         )
         _set_random_states(torch.load(folder / RNG, map_location="cpu", weights_only=True))
-    except (OSError, RuntimeError, KeyError, SafetensorError, pickle.UnpicklingError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        SafetensorError,
+        pickle.UnpicklingError,
+    ) as error:
         raise ValueError(
             f"{folder}: must be a checkpoint of this run's model, got {error}"
         ) from error
 
 
 def _load_weights(model: Any, folder: Path) -> None:
-    loaded = type(model).from_pretrained(folder, dtype=model.dtype, local_files_only=True)
+    loaded, report = type(model).from_pretrained(
+        folder, dtype=model.dtype, local_files_only=True, output_loading_info=True
+    )
+    # transformers makes up what is missing.
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report[kind]:
+            raise RuntimeError(f"{kind.replace('_', ' ')}: {sorted(map(str, report[kind]))[0]}")
     own, found = model.state_dict(), loaded.state_dict()
     for name, value in own.items():
         if name not in found or found[name].dtype != value.dtype:
