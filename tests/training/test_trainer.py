@@ -208,5 +208,5 @@ def test_parameters_that_are_not_finite_after_the_last_step_stop_the_run():
         optimizer=OptimizerConfig(lr=1e-2, eps=1e-60),
         schedule=CONSTANT,
     )
-    with pytest.raises(ValueError, match="must be finite after the last step, got others in model"):
+    with pytest.raises(ValueError, match="must be finite after step 1, got others in model"):
         list(steps)

@@ -21,7 +21,7 @@ from treetrain.training.checkpoint_folders import (
 from treetrain.training.config import TrainConfig
 from treetrain.training.output import METRICS, SETTINGS
 from treetrain.training.resume import name_versions
-from treetrain.training.trainer import StepMetrics
+from treetrain.training.trainer import StepMetrics, check_finite
 
 
 class Keeper:
@@ -89,8 +89,10 @@ class Keeper:
             metrics: figures of the step.
 
         Raises:
+            ValueError: parameters are not finite, so that nobody could go on from them.
             OSError: it could not be written; those before are intact.
-        """
+        """  # noqa: DOC502 (check_finite raises)
+        check_finite(prepared.model, metrics.step)
         epoch, row = divmod(metrics.step, self._per_epoch)
         place = Place(
             global_step=metrics.step,

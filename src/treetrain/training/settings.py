@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 
 def _refuse_bool(value: Any) -> Any:
@@ -22,9 +22,13 @@ def _write_number(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-Whole = Annotated[int, BeforeValidator(_refuse_bool), Field(le=2**63 - 1)]
+Whole = Annotated[int, Field(le=2**63 - 1), BeforeValidator(_refuse_bool)]
 Number = Annotated[float, BeforeValidator(_refuse_bool)]
-Text = Annotated[str, BeforeValidator(_write_number)]
+Text = Annotated[
+    str,
+    BeforeValidator(_write_number),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
 Decay = Annotated[Number, Field(ge=0, lt=1)]
 #: Far above what makes sense, and far below what float32 cannot hold.
 LARGEST = 1e6

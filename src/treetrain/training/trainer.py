@@ -144,7 +144,7 @@ def train_steps(
         adamw.step()
         adamw.zero_grad(set_to_none=True)
         if number + 1 == steps:
-            _check_finite(model)
+            check_finite(model, steps)
         seconds = perf_counter() - begin
         flat = sum(int(batch.tree.sequence_lengths.sum()) for batch in rows)
         tree = sum(batch.num_tokens for batch in rows)
@@ -165,12 +165,20 @@ def train_steps(
         )
 
 
-def _check_finite(model: nn.Module) -> None:
-    """What the loss of a next step would show; after the last step there is none."""
+def check_finite(model: nn.Module, step: int) -> None:
+    """Refuse parameters that the loss of a next step would show to be wrong.
+
+    Args:
+        model: the model.
+        step: the step that was done.
+
+    Raises:
+        ValueError: one is not finite; names it.
+    """
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             raise ValueError(
-                f"parameters must be finite after the last step, got others in {name}; lower "
+                f"parameters must be finite after step {step}, got others in {name}; lower "
                 "optimizer.lr or raise optimizer.eps"
             )
 
