@@ -82,6 +82,9 @@ def write_checkpoint(output: Path, step: int, save: Callable[[Path], None]) -> P
 
     Returns:
         The checkpoint.
+
+    Raises:
+        BaseException: as it came; nothing half-written is left then.
     """
     final = output / f"checkpoint-{step:06d}"
     partial = output / f"{PARTIAL}{final.name}"

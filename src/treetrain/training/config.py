@@ -171,6 +171,12 @@ class CheckConfig(Part):
     flat_tokens: Whole = Field(2000, ge=0)
     on_difference: Literal["error", "warn", "off"] = "error"
 
+    @field_validator("on_difference", mode="before")
+    @classmethod
+    def _read_off(cls, value: Any) -> Any:
+        # YAML 1.1 reads off as false.
+        return "off" if value is False else value
+
     @property
     def wanted(self) -> bool:
         """Whether there is a check."""
@@ -240,10 +246,11 @@ class TrainConfig(Part):
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("must have either 'epochs' or 'steps'")
         trained = self.model.path
-        if trained is not None and Path(trained).resolve() == Path(self.output).resolve():
+        output = Path(self.output).resolve()
+        if trained is not None and Path(trained).resolve().is_relative_to(output):
             raise ValueError(
-                f"output must be another folder than model.path, which a run that ends early would "
-                f"leave without its model, got {self.output!r}"
+                "output must be another folder than model.path and none above it, whose model a "
+                f"run that ends early would take away, got {self.output!r}"
             )
         if self.tokenizer is None and self.model.path is None:
             raise ValueError("must have 'tokenizer' for a model from scratch")

@@ -91,7 +91,7 @@ class Keeper:
         Raises:
             ValueError: parameters are not finite, so that nobody could go on from them.
             OSError: it could not be written; those before are intact.
-        """  # noqa: DOC502 (check_finite raises)
+        """  # noqa: DOC502, DOC503 (check_finite raises)
         check_finite(prepared.model, metrics.step)
         epoch, row = divmod(metrics.step, self._per_epoch)
         place = Place(
