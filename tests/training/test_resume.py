@@ -228,7 +228,7 @@ def test_another_configuration_or_other_data_are_refused_key_by_key(tmp_path):
     samples = make_samples()
     samples[2] = Sample(samples[2].tokens, [1.0] * len(samples[2]), group=2, trajectory=2)
     with pytest.raises(
-        ValueError, match=r"here\): data\.weights: '\w+' -> '\w+'; data\.advantages"
+        ValueError, match=r"here\): data\.weights: '\w+' -> '\w+'; data\.advantage:"
     ):
         resume(samples)
     # What changes nothing that is computed may change, the place of the files too.

@@ -69,9 +69,16 @@ def run(args: argparse.Namespace) -> int:
     claim_output(Path(config.output), overwrite=config.overwrite, resume=args.resume)
     if config.model.path is not None:
         # What a name or a config can tell is told before rows are read and weights loaded.
-        check_source(config.model.path, attention=config.model.attention)
+        check_source(
+            config.model.path,
+            attention=config.model.attention,
+            trust_remote_code=config.model.trust_remote_code,
+        )
     progress("reading the data")
-    tokenizer = load_tokenizer(config.tokenizer or config.model.path or "")
+    tokenizer = load_tokenizer(
+        config.tokenizer or config.model.path or "",
+        trust_remote_code=config.model.trust_remote_code,
+    )
     template = read_template(config.data.chat_template)
     if template is not None:
         # The saved tokenizer must render what was trained.
@@ -160,7 +167,12 @@ def _build_weights(config: TrainConfig, samples: list[Sample], tokenizer: Any) -
     from treetrain.cli.models import load_model, make_model
 
     if config.model.path is not None:
-        return load_model(config.model.path, dtype=config.dtype, attention=config.model.attention)
+        return load_model(
+            config.model.path,
+            dtype=config.dtype,
+            attention=config.model.attention,
+            trust_remote_code=config.model.trust_remote_code,
+        )
     scratch = config.model.scratch
     assert scratch is not None
     defaults = {

@@ -48,6 +48,7 @@ class ModelConfig(Part):
         path: folder, GGUF file, "smollm2", or a name for transformers to look up.
         scratch: a model with random weights instead.
         attention: attention implementation, "sdpa" or "eager"; None: transformers' choice.
+        trust_remote_code: whether code that comes with a model and its tokenizer may run.
         gradient_checkpointing: whether activations are computed again in the backward pass.
         lora: adapters that are trained in place of the weights; None: all weights are trained.
     """
@@ -55,6 +56,7 @@ class ModelConfig(Part):
     path: str | None = None
     scratch: ScratchConfig | None = None
     attention: Literal["sdpa", "eager"] | None = None
+    trust_remote_code: bool = False
     gradient_checkpointing: bool = False
     lora: LoraConfig | None = None
 

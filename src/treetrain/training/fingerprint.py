@@ -7,7 +7,8 @@ the same, it does not matter from which files they were read.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -106,21 +107,14 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _digest(samples: Sequence[Sample]) -> dict[str, Any]:
-    columns: dict[str, Callable[[Sample], Any]] = {
-        "tokens": lambda sample: sample.tokens,
-        "weights": lambda sample: sample.weights,
-        "keys": lambda sample: sample.keys,
-        "groups": lambda sample: repr((sample.group, sample.trajectory)),
-        "advantages": lambda sample: sample.advantage,
-    }
     found: dict[str, Any] = {
         "sequences": len(samples),
         "flat_tokens": sum(map(len, samples)),
     }
-    for name, read in columns.items():
+    for name in (field.name for field in fields(Sample) if field.name != "source"):
         digest = hashlib.sha256()
         for sample in samples:
-            value = read(sample)
+            value = getattr(sample, name)
             raw = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
             digest.update(len(raw).to_bytes(8, "little") + raw)
         found[name] = digest.hexdigest()[:16]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -42,17 +42,7 @@ def regroup(samples: Sequence[Sample], grouping: Grouping) -> list[Sample]:
         group: Hashable = None
         if grouping == "trajectory":
             group = ("sequence", index) if name is None else ("trajectory", *name)
-        found.append(
-            Sample(
-                sample.tokens,
-                sample.weights,
-                keys=sample.keys,
-                group=group,
-                trajectory=name,
-                advantage=sample.advantage,
-                source=sample.source,
-            )
-        )
+        found.append(replace(sample, group=group, trajectory=name))
     return found
 
 

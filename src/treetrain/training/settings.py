@@ -79,7 +79,7 @@ class LossConfig(Part):
             with a KL term as well.
         old_logprobs: for "ppo" and "grpo": the policy that sampled. "current": the one that is
             trained, so that the ratio is 1 and only its gradient counts. "start": the model before
-            its first step.
+            its first step. "recorded": what the rows recorded.
         clip_low: for "ppo" and "grpo": how far the ratio may fall below 1.
         clip_high: for "ppo" and "grpo": how far it may rise above 1.
         reference: policy of the KL term; "start" is the model before its first step.
@@ -89,7 +89,7 @@ class LossConfig(Part):
     """
 
     name: Literal["sft", "plain", "ppo", "grpo"] = "sft"
-    old_logprobs: Literal["current", "start"] | None = None
+    old_logprobs: Literal["current", "start", "recorded"] | None = None
     clip_low: Number | None = Field(None, ge=0, le=LARGEST)
     clip_high: Number | None = Field(None, ge=0, le=LARGEST)
     reference: Literal["start"] | None = None
