@@ -56,6 +56,13 @@ duplicate token, at most 1.05 times the time with partitions of 512 tokens and m
 of at most 1.1; the chain at a capacity of 128 with activations computed again in 0.15 of the memory
 and 1.5 times the time. A pass of few tokens costs more on two threads than on one, since its small
 operations wait for each other, so both are shown (`threads`).""",
+    "bench_exactness": """## Exactness of partitions
+
+Gradients of steps over partitions against each sequence alone through the untouched model, whose
+float64 gradients are the truth: the largest error of any entry, relative to the largest gradient.
+`float64_7` is a tree cut into 7 partitions, the worse of keeping and computing again;
+`float32_separate` and `float32_24` are separate sequences and 24 partitions in float32. Target:
+1e-10 in float64.""",
     "bench_memory": """## Memory of partitions
 
 Resident memory of a process against what `plan` estimates, weights and gradients included. Target:
