@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +106,12 @@ def test_rows_are_selected_by_numbers_as_by_text(tmp_path, written, text):
     assert config.data.select == {"trial": text}
     # As rows are compared: the text of what JSON reads.
     assert written in ("'0'", "a") or str(json.loads(written)) == text
+
+
+def test_the_configuration_in_the_docs_is_valid(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", page, re.S | re.M)
+    assert load(tmp_path, block).evaluation.share == 0.05
 
 
 def test_off_is_a_word(tmp_path):

@@ -32,6 +32,9 @@ FREE = (
 BOUND = "data.shuffle"
 #: They may change where the learning rate does not depend on the length of the run.
 LENGTHS = ("steps", "epochs")
+#: Parts of a fingerprint about sequences, and what is counted of them.
+DATA = ("data", "evaluation")
+COUNTS = ("sequences", "flat_tokens")
 
 
 def take_fingerprint(
@@ -62,24 +65,34 @@ def find_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
         now: that of the run which is to go on.
 
     Returns:
-        A line for each difference, "key: saved -> now"; none where the run may go on.
+        A line for each difference, "key: saved -> now", those of the configuration first; none
+        where the run may go on.
     """
-    found = [
-        f"{part}.{name}: {_show(saved[part].get(name))} -> {_show(now[part].get(name))}"
-        for part in ("data", "evaluation")
-        for name in {**saved[part], **now[part]}
-        if saved[part].get(name) != now[part].get(name)
-    ]
-    other_data = bool(found)
+    data = [line for part in DATA for line in _compare_data(part, saved[part], now[part])]
     before, after = saved["config"], now["config"]
     constant = before.get("schedule.kind") == after.get("schedule.kind") == "constant"
+    found: list[str] = []
     for name in {**before, **after}:
         # Why the sequences are others is worth knowing, too.
-        free = is_free(name) and not (other_data and name.startswith("data."))
+        free = is_free(name) and not (data and name.startswith("data."))
         if free or (constant and name in LENGTHS) or before.get(name) == after.get(name):
             continue
         found.append(f"{name}: {_show(before.get(name))} -> {_show(after.get(name))}")
-    return found
+    return found + data
+
+
+def _compare_data(part: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    counts = [
+        f"{part}.{name}: {before.get(name)} -> {after.get(name)}"
+        for name in COUNTS
+        if before.get(name) != after.get(name)
+    ]
+    # Where there are others, none of the digests is the same.
+    return counts or [
+        f"{part}.{name}: other values"
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    ]
 
 
 def is_free(name: str) -> bool:
