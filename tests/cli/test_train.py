@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from treetrain.cli.main import main
 from treetrain.demo.trajectories import make_rows, write_rows
-from treetrain.training.config import load_config
+from treetrain.training.config_file import load_config
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_agent.yaml"
 
@@ -166,3 +170,58 @@ def test_the_example_trains_on_recorded_trajectories(shared_data, tmp_path, caps
     metrics = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     losses = [json.loads(line)["loss"] for line in metrics]
     assert losses[-1] < losses[0]
+
+
+def test_a_run_is_resumed_from_the_configuration_in_its_folder(config, tmp_path, capsys):
+    output = tmp_path / "out"
+    constant = ["--set", "schedule.kind=constant", "--set", "save_every=1"]
+    assert main(["train", str(config), *constant, "--set", "steps=2"]) == 0
+    words = ["train", str(output / "config.yaml"), "--resume", "--set", "steps=4"]
+    assert main(words) == 0
+    assert "resumed from checkpoint-000002: 2 of 4 steps done" in capsys.readouterr().out
+    lines = (output / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+    changed = ["--resume", "--set", "optimizer.lr=0.5", "--set", "data.limit_tokens=4000"]
+    assert main(["train", str(output / "config.yaml"), *changed]) == 2
+    message = capsys.readouterr().err
+    assert "optimizer.lr: 0.01 -> 0.5" in message
+    assert "data.limit_tokens: 6000 -> 4000" in message
+    tokenizer = AutoTokenizer.from_pretrained(output / "checkpoint-000004")
+    assert len(tokenizer) == len(AutoTokenizer.from_pretrained(output))
+    AutoModelForCausalLM.from_pretrained(output / "checkpoint-000004")
+
+
+def test_adapters_and_evaluation_files_are_trained_and_read(config, tmp_path):
+    base = tmp_path / "base"
+    assert main(["train", str(config), "--set", "steps=1", "--set", f"output={base}"]) == 0
+    changes = [
+        "model.scratch=null",
+        f"model.path={base}",
+        "model.lora={r: 2, alpha: 4}",
+        "autocast=bfloat16",
+        f"evaluation={{files: {tmp_path / 'rows.jsonl'}, every: 2}}",
+        "check.flat_tokens=1",
+    ]
+    words = [word for change in changes for word in ("--set", change)]
+    assert main(["train", str(config), *words]) == 0
+    assert (tmp_path / "out" / "adapter_config.json").exists()
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").open()]
+    assert lines[3]["evaluation_loss"] < lines[1]["evaluation_loss"]
+
+
+def test_ctrl_c_ends_with_130_without_a_traceback_and_leaves_a_run_to_go_on_with(config, tmp_path):
+    words = [sys.executable, "-m", "treetrain.cli.main", "train", str(config)]
+    words += ["--set", "steps=100000", "--set", "check.on_difference=off"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "out" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "once more stops at once" in err
+    assert f"go on with: treetrain train {tmp_path}/out/config.yaml --resume" in err
+    (last,) = (tmp_path / "out").glob("checkpoint-*")
+    state = json.loads((last / "trainer_state.json").read_text())
+    assert state["global_step"] == len(metrics.read_text().splitlines())

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from treetrain.training.config import load_config
+from treetrain.training.config_file import load_config
 
 TEXT = """
 model: {path: some/folder}
@@ -82,6 +84,13 @@ def test_overrides_are_read_as_yaml_at_their_place(tmp_path):
         ("steps", "--set must be KEY.KEY=VALUE, got 'steps'"),
         ("output.x=1", "'output' must be a mapping, got 'out'"),
         ("a.b=[", "--set a.b: value must be YAML"),
+        ("model.lora={r: 2}", "key 'model.lora.alpha' is missing"),
+        ("model.lora={r: 2, alpha: 1, rnak: 1}", "unknown key 'model.lora.rnak'; known are r"),
+        ("evaluation={every: 1}", "evaluation: must have either 'files' or 'share'"),
+        ("router={form: all}", "router.form: .*'micro_batch'.*got 'all'"),
+        ("loss.name=dpo", "loss.name: .*'sft'.*got 'dpo'"),
+        ("autocast=float16", "autocast: .*'bfloat16', got 'float16'"),
+        ("output=some", "output must be another folder than model.path and none above it"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(tmp_path, override, message):
@@ -99,10 +108,23 @@ def test_rows_are_selected_by_numbers_as_by_text(tmp_path, written, text):
     assert written in ("'0'", "a") or str(json.loads(written)) == text
 
 
+def test_the_configuration_in_the_docs_is_valid(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", page, re.S | re.M)
+    assert load(tmp_path, block).evaluation.share == 0.05
+
+
+def test_off_is_a_word(tmp_path):
+    assert load(tmp_path, TEXT, "check.on_difference=off").check.on_difference == "off"
+    assert not load(tmp_path, TEXT, "check={on_difference: 'off'}").check.wanted
+    with pytest.raises(ValueError, match="'warn' or 'off', got True"):
+        load(tmp_path, TEXT, "check.on_difference=on")
+
+
 def test_a_configuration_is_read_without_torch(tmp_path):
     load(tmp_path)
     code = (
-        "import sys; from treetrain.training.config import load_config;"
+        "import sys; from treetrain.training.config_file import load_config;"
         f"load_config({str(tmp_path / 'run.yaml')!r});"
         "print({'torch', 'transformers'} & set(sys.modules))"
     )

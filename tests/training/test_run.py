@@ -13,7 +13,8 @@ from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 from treetrain.training import run as run_module
 from treetrain.training.config import TrainConfig
-from treetrain.training.run import choose_few, run_training
+from treetrain.training.first_check import choose_few
+from treetrain.training.run import run_training
 
 SAMPLES = [Sample(tokens, group=0) for tokens in tree_family()["comb"]]
 
@@ -29,6 +30,23 @@ def make_config(output, **values):
         **values,
     }
     return TrainConfig.model_validate(values)
+
+
+def break_attention(monkeypatch):
+    original = run_module.prepare
+
+    def prepare_then_break(model, backend):
+        handle = original(model, "reference")
+        find = reference.find_visibility
+
+        def leaky(packed, *, window=None, chunk=None):
+            right = find(packed, window=window, chunk=chunk)
+            return right | torch.ones_like(right).tril()
+
+        monkeypatch.setattr(reference, "find_visibility", leaky)
+        return handle
+
+    monkeypatch.setattr(run_module, "prepare", prepare_then_break)
 
 
 def test_a_run_ends_with_metrics_and_a_model_that_loads(tmp_path):
@@ -99,20 +117,7 @@ def test_an_earlier_run_is_not_overwritten_unasked(tmp_path):
 
 
 def test_a_first_check_that_fails_stops_the_run_before_anything_is_trained(tmp_path, monkeypatch):
-    original = run_module.prepare
-
-    def prepare_then_break(model, backend):
-        handle = original(model, "reference")
-        find = reference.find_visibility
-
-        def leaky(packed, *, window=None, chunk=None):
-            right = find(packed, window=window, chunk=chunk)
-            return right | torch.ones_like(right).tril()
-
-        monkeypatch.setattr(reference, "find_visibility", leaky)
-        return handle
-
-    monkeypatch.setattr(run_module, "prepare", prepare_then_break)
+    break_attention(monkeypatch)
     model = make_tiny_model("llama")
     before = [parameter.detach().clone() for parameter in model.parameters()]
     with pytest.raises(EquivalenceError, match="must equal separate training"):
@@ -174,6 +179,7 @@ def test_an_interruption_while_saving_leaves_nothing_half_written(tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         run_training(model, SAMPLES, make_config(tmp_path / "out", steps=1), say=len)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "check.json",
         "config.yaml",
         "metrics.jsonl",
     ]
@@ -206,3 +212,70 @@ def test_the_checked_sequences_are_short_whole_and_train_something():
     ]
     assert [len(sample) for sample in choose_few(samples, 12)] == [3, 5, 4]
     assert [len(sample) for sample in choose_few(samples, 1)] == [3, 5]
+
+
+def test_a_first_check_that_only_warns_says_what_differs_and_trains(tmp_path, monkeypatch):
+    break_attention(monkeypatch)
+    said = []
+    config = make_config(tmp_path / "out", check={"on_difference": "warn"})
+    assert len(run_training(make_tiny_model("llama"), SAMPLES, config, say=said.append)) == 3
+    assert any(line.startswith("note: first check: tree training differs") for line in said)
+    assert json.loads((tmp_path / "out" / "check.json").read_text())["equal"] is False
+
+
+def test_a_first_check_that_is_off_is_not_made(tmp_path, monkeypatch):
+    break_attention(monkeypatch)
+    said = []
+    config = make_config(tmp_path / "out", check={"on_difference": "off"})
+    run_training(make_tiny_model("llama"), SAMPLES, config, say=said.append)
+    assert not any("first check" in line for line in said)
+    assert not (tmp_path / "out" / "check.json").exists()
+
+
+def test_held_out_groups_are_evaluated_every_so_often_and_at_the_end_and_not_trained(tmp_path):
+    samples = [
+        Sample(tokens, group=number % 4) for number, tokens in enumerate(tree_family()["comb"])
+    ]
+    said = []
+    config = make_config(tmp_path / "out", evaluation={"share": 0.25, "every": 2}, steps=5)
+    done = run_training(make_tiny_model("llama"), samples, config, say=said.append)
+    assert [step.step for step in done if step.evaluation_loss is not None] == [2, 4, 5]
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").open()]
+    assert [line["step"] for line in lines if "evaluation_loss" in line] == [2, 4, 5]
+    assert lines[-1]["evaluation_loss"] == done[-1].evaluation_loss
+    assert done[0].sequences < len(samples)
+    assert f"evaluation loss {done[-1].evaluation_loss:.4g}" in said[-1]
+
+
+def test_evaluation_changes_nothing_that_is_trained(tmp_path):
+    held = SAMPLES[:2]
+    losses = []
+    for name, evaluation in (("one", None), ("two", {"files": "unused", "every": 1})):
+        config = make_config(tmp_path / name, evaluation=evaluation)
+        done = run_training(
+            make_tiny_model("llama"), SAMPLES, config, evaluated=held if evaluation else (), say=len
+        )
+        losses.append([step.loss for step in done])
+    assert losses[0] == losses[1]
+
+
+def test_observers_are_told_what_the_run_is_and_each_step(tmp_path):
+    seen = []
+
+    class Watcher:
+        def __init__(self, outline):
+            seen.append((outline.folder, outline.steps, outline.start, len(outline.batches)))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, kind, error, trace):
+            seen.append(kind)
+
+        def tell(self, metrics):
+            lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+            seen.append((metrics.step, len(lines)))
+
+    config = make_config(tmp_path / "out", steps=2)
+    run_training(make_tiny_model("llama"), SAMPLES, config, watches=(Watcher,), say=len)
+    assert seen == [(tmp_path / "out", 2, 0, 1), (1, 1), (2, 2), None]

@@ -10,7 +10,9 @@ from treetrain.packing.budget import pack_batches
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 from treetrain.training.config import OptimizerConfig, ScheduleConfig
-from treetrain.training.trainer import cut_large, order_windows, pack_shuffled, train_steps
+from treetrain.training.objective import Objective
+from treetrain.training.rows import cut_large, order_windows, pack_shuffled
+from treetrain.training.trainer import train_steps
 from treetrain.verification.widened import Widened
 
 # An eps above rounding, so that AdamW's first steps are no signs of rounding errors.
@@ -74,7 +76,7 @@ def test_several_steps_give_the_parameters_of_separate_training(
         steps = train_steps(
             model,
             batches,
-            reduction,
+            Objective(reduction),
             steps=4,
             optimizer=ADAMW,
             schedule=CONSTANT,
@@ -101,7 +103,7 @@ def run(seed, steps=3, **options):
     found = train_steps(
         model,
         batches,
-        "token_mean",
+        Objective("token_mean"),
         steps=steps,
         optimizer=ADAMW,
         schedule=CONSTANT,
@@ -131,7 +133,7 @@ def test_clipping_limits_the_step_and_reports_the_norm_before_it():
     batches = pack_batches(make_samples(), max_tokens=1000)
     options = {"steps": 1, "optimizer": ADAMW, "schedule": CONSTANT}
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    (step,) = train_steps(model, batches, "sum", clip_norm=1e-9, **options)
+    (step,) = train_steps(model, batches, Objective("sum"), clip_norm=1e-9, **options)
     assert step.grad_norm > 1
     for old, new in zip(before, model.parameters(), strict=True):
         # Gradients far below eps move nothing but by decay.
@@ -161,7 +163,7 @@ def test_figures_of_a_step():
         train_steps(
             model,
             batches,
-            "trajectory_mean",
+            Objective("trajectory_mean"),
             steps=len(batches),
             optimizer=ADAMW,
             schedule=schedule,
@@ -185,7 +187,7 @@ def test_a_loss_that_is_not_finite_stops_the_run():
     steps = train_steps(
         model,
         pack_batches(make_samples(), max_tokens=1000),
-        "sum",
+        Objective("sum"),
         steps=1,
         optimizer=ADAMW,
         schedule=CONSTANT,
@@ -201,10 +203,10 @@ def test_parameters_that_are_not_finite_after_the_last_step_stop_the_run():
     steps = train_steps(
         model,
         pack_batches(make_samples(), max_tokens=1000),
-        "token_mean",
+        Objective("token_mean"),
         steps=1,
         optimizer=OptimizerConfig(lr=1e-2, eps=1e-60),
         schedule=CONSTANT,
     )
-    with pytest.raises(ValueError, match="must be finite after the last step, got others in model"):
+    with pytest.raises(ValueError, match="must be finite after step 1, got others in model"):
         list(steps)

@@ -42,18 +42,21 @@ TINY_SIZES: dict[str, int] = {
 }
 
 
-def check_source(name: str | Path, *, attention: str | None = None) -> None:
+def check_source(
+    name: str | Path, *, attention: str | None = None, trust_remote_code: bool = False
+) -> None:
     """Refuses a model before its weights are loaded, as far as its name and config say so.
 
     Args:
         name: what `load_model` takes.
         attention: attention implementation, "sdpa" or "eager"; None: transformers' choice.
+        trust_remote_code: whether code that comes with the model may run.
 
     Raises:
         ValueError: nothing of that name can be loaded.
         UnsupportedModelError: it cannot be trained on trees.
     """  # noqa: DOC502 (reading and checking the config raise)
-    config = read_config(name)
+    config = read_config(name, trust_remote_code=trust_remote_code)
     if config is not None:
         from treetrain.models.outline import check_config
 
@@ -79,11 +82,12 @@ def locate_model(name: str | Path) -> Path:
     return path
 
 
-def read_config(name: str | Path) -> PreTrainedConfig | None:
+def read_config(name: str | Path, *, trust_remote_code: bool = False) -> PreTrainedConfig | None:
     """Reads the configuration of a model.
 
     Args:
         name: what `load_model` takes.
+        trust_remote_code: whether code that comes with the model may run.
 
     Returns:
         The configuration; None for a GGUF file, which holds it between the words of a vocabulary
@@ -104,7 +108,9 @@ def read_config(name: str | Path) -> PreTrainedConfig | None:
     try:
         with without_warnings():
             return AutoConfig.from_pretrained(
-                path.as_posix(), local_files_only=path.exists() or no_hub is not None
+                path.as_posix(),
+                local_files_only=path.exists() or no_hub is not None,
+                trust_remote_code=trust_remote_code,
             )
     # transformers raises whatever the file format, the hub's client or the missing package raises.
     except Exception as error:

@@ -30,6 +30,7 @@ def load_model(
     vocabulary: int | None = None,
     positions: int | None = None,
     seed: int = 0,
+    trust_remote_code: bool = False,
 ) -> PreTrainedModel:
     """Loads a causal language model.
 
@@ -42,6 +43,7 @@ def load_model(
         vocabulary: size of the vocabulary of a tiny model.
         positions: longest sequence of a tiny model, in tokens.
         seed: seed of a tiny model's weights.
+        trust_remote_code: whether code that comes with the model may run.
 
     Returns:
         The model, in eval mode.
@@ -62,6 +64,9 @@ def load_model(
     arguments: dict[str, Any] = {
         "dtype": getattr(torch, dtype),
         "attn_implementation": attention,
+        "trust_remote_code": trust_remote_code,
+        # A pickle may run code too.
+        "weights_only": True,
     }
     no_hub = reach_hub(path)
     try:

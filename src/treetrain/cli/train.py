@@ -1,9 +1,10 @@
-"""`treetrain train`: supervised training from a configuration file."""
+"""`treetrain train`: training from a configuration file, with checkpoints to go on from."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a value instead of the file's, read as YAML; may be repeated",
     )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the last whole checkpoint in the output folder",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,13 +49,14 @@ def run(args: argparse.Namespace) -> int:
         RandomModelError: the model cannot be trained exactly, because it draws at random;
             names the value to change.
     """
-    from treetrain.training.config import load_config
+    from treetrain.training.config_file import load_config
 
     config = load_config(args.config, args.set)
     # The configuration is checked before anything that takes seconds is imported.
     import torch
 
     from treetrain.cli.configs import check_source
+    from treetrain.cli.limits import limit_tokens
     from treetrain.cli.models import move_model
     from treetrain.cli.reading import read_template
     from treetrain.cli.sources import without_bars
@@ -59,47 +66,68 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.training.run import claim_output, run_training
 
     progress = Progress()
-    claim_output(Path(config.output), overwrite=config.overwrite)
+    claim_output(Path(config.output), overwrite=config.overwrite, resume=args.resume)
     if config.model.path is not None:
         # What a name or a config can tell is told before rows are read and weights loaded.
-        check_source(config.model.path, attention=config.model.attention)
+        check_source(
+            config.model.path,
+            attention=config.model.attention,
+            trust_remote_code=config.model.trust_remote_code,
+        )
     progress("reading the data")
-    tokenizer = load_tokenizer(config.tokenizer or config.model.path or "")
+    tokenizer = load_tokenizer(
+        config.tokenizer or config.model.path or "",
+        trust_remote_code=config.model.trust_remote_code,
+    )
     template = read_template(config.data.chat_template)
     if template is not None:
         # The saved tokenizer must render what was trained.
         tokenizer.chat_template = template
-    samples = read_data(config, tokenizer)
+    samples = read_data(config, config.data.files, tokenizer)
+    samples, notes = limit_tokens(samples, config.data.limit_tokens)
+    for note in notes:
+        _say(f"note: {note}")
+    evaluated: list[Sample] = []
+    if config.evaluation is not None and config.evaluation.files is not None:
+        evaluated = read_data(config, config.evaluation.files, tokenizer)
     progress("making the model" if config.model.path is None else "loading the model")
-    model = build_model(config, samples, tokenizer)
+    model = build_model(config, [*samples, *evaluated], tokenizer)
     device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
     move_model(model, device)
     progress.wipe()
     try:
         with without_bars():
-            run_training(model, samples, config, tokenizer=tokenizer, say=_say)
+            run_training(
+                model,
+                samples,
+                config,
+                tokenizer=tokenizer,
+                evaluated=evaluated,
+                resume=args.resume,
+                say=_say,
+            )
     except RandomModelError as error:
         raise RandomModelError(error.what, _dropout_way_out(model, config)) from error
     return 0
 
 
-def read_data(config: TrainConfig, tokenizer: Any) -> list[Sample]:
-    """Reads the files of a configuration.
+def read_data(config: TrainConfig, files: Sequence[str], tokenizer: Any) -> list[Sample]:
+    """Reads files of rows as a configuration says.
 
     Args:
         config: the configuration.
+        files: its files, those that are trained or those that are evaluated.
         tokenizer: tokenizer for rows of text.
 
     Returns:
-        The sequences, cut to the configured number of tokens.
+        The sequences.
     """
-    from treetrain.cli.limits import limit_tokens
     from treetrain.cli.reading import read_template
     from treetrain.data.rows import read_samples_with_report
 
     data = config.data
     samples: list[Sample] = []
-    for file in data.files:
+    for file in files:
         found, report = read_samples_with_report(
             file,
             tokenizer=tokenizer,
@@ -115,14 +143,11 @@ def read_data(config: TrainConfig, tokenizer: Any) -> list[Sample]:
         samples += found
         for note in report.notes():
             _say(f"note: {file}: {note}")
-    samples, notes = limit_tokens(samples, data.limit_tokens)
-    for note in notes:
-        _say(f"note: {note}")
     return samples
 
 
-def build_model(config: TrainConfig, samples: list[Sample], tokenizer: Any) -> PreTrainedModel:
-    """Loads the model of a configuration, or makes it.
+def build_model(config: TrainConfig, samples: list[Sample], tokenizer: Any) -> Any:
+    """Loads the model of a configuration, or makes it, and puts adapters into it.
 
     Args:
         config: the configuration.
@@ -130,12 +155,26 @@ def build_model(config: TrainConfig, samples: list[Sample], tokenizer: Any) -> P
         tokenizer: whose vocabulary a model from scratch gets.
 
     Returns:
-        The model.
+        The model, in the wrapper of peft where adapters are asked for.
     """
+    model = _build_weights(config, samples, tokenizer)
+    if config.model.lora is None:
+        return model
+    from treetrain.training.adapters import add_lora
+
+    return add_lora(model, config.model.lora, seed=config.seed)
+
+
+def _build_weights(config: TrainConfig, samples: list[Sample], tokenizer: Any) -> PreTrainedModel:
     from treetrain.cli.models import load_model, make_model
 
     if config.model.path is not None:
-        return load_model(config.model.path, dtype=config.dtype, attention=config.model.attention)
+        return load_model(
+            config.model.path,
+            dtype=config.dtype,
+            attention=config.model.attention,
+            trust_remote_code=config.model.trust_remote_code,
+        )
     scratch = config.model.scratch
     assert scratch is not None
     defaults = {
@@ -154,7 +193,7 @@ def build_model(config: TrainConfig, samples: list[Sample], tokenizer: Any) -> P
     )
 
 
-def _dropout_way_out(model: PreTrainedModel, config: TrainConfig) -> str:
+def _dropout_way_out(model: Any, config: TrainConfig) -> str:
     """What the user of a configuration file can do about a model that draws at random."""
     values = model.config.get_text_config().to_dict()
     rates = [

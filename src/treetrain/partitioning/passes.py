@@ -172,7 +172,7 @@ class Passes:
             gradients.append(hidden.new_zeros(()).expand_as(hidden))
         if roots:
             # The engine runs where the caller stands; what autocast chose is in the graph already.
-            with _no_autocast(hidden.device):
+            with no_autocast(hidden.device):
                 torch.autograd.backward(roots, gradients)
         del self._open[part]
 
@@ -206,7 +206,15 @@ class Passes:
         return [(self._open[part].stores[module], rows) for part, rows in ancestors]
 
 
-def _no_autocast(device: torch.device) -> AbstractContextManager[Any]:
+def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Leave an autocast region, for a backward pass: torch advises against one inside it.
+
+    Args:
+        device: where is computed.
+
+    Returns:
+        A context; it does nothing where there is no region.
+    """
     if not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)

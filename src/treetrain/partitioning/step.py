@@ -23,7 +23,7 @@ from treetrain.packing.parts import BatchPart, cut_batch
 from treetrain.partitioning.gradients import all_or_none, check_gradient_hooks
 from treetrain.partitioning.joining import find_joined
 from treetrain.partitioning.modes import check_modes
-from treetrain.partitioning.passes import Passes
+from treetrain.partitioning.passes import Passes, no_autocast
 from treetrain.partitioning.plan import PartitionPlan
 from treetrain.tree.partition import Partitions
 from treetrain.tree.prefix_tree import Ints
@@ -143,7 +143,8 @@ def add_gradients(
     loss = compute_whole(model, terms).loss
     # A row without any target depends on no parameter.
     if loss.requires_grad:
-        loss.backward()
+        with no_autocast(loss.device):
+            loss.backward()
     return float(loss.detach())
 
 

@@ -1,56 +1,34 @@
-"""Configuration of a supervised training run: a YAML file, and overrides from the command line.
+"""Configuration of a training run: every key with its type, its default and what it means.
 
-Every key is known by name; a key that is not is refused with the closest one that is.
+`settings` holds the parts about the loss; `config_file` reads it all from a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal
 
-import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
 from treetrain.attention.names import BACKEND_NAMES
+from treetrain.training.settings import (
+    LARGEST,
+    Decay,
+    EvaluationConfig,
+    LoraConfig,
+    LossConfig,
+    Number,
+    Part,
+    RouterConfig,
+    Text,
+    Whole,
+    one_file_as_list,
+)
 
 Dtype = Literal["float32", "bfloat16", "float64"]
 
 
-def _refuse_bool(value: Any) -> Any:
-    # pydantic would take true for 1.
-    if isinstance(value, bool):
-        raise ValueError("must be a number")
-    return value
-
-
-def _write_number(value: Any) -> Any:
-    # Fields are compared as text, and YAML reads 0 as a number.
-    return str(value) if isinstance(value, int | float) else value
-
-
-Whole = Annotated[int, BeforeValidator(_refuse_bool), Field(le=2**63 - 1)]
-Number = Annotated[float, BeforeValidator(_refuse_bool)]
-Text = Annotated[str, BeforeValidator(_write_number)]
-Decay = Annotated[Number, Field(ge=0, lt=1)]
-#: Far above what makes sense, and far below what float32 cannot hold.
-LARGEST = 1e6
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ScratchConfig(_Part):
+class ScratchConfig(Part):
     """A model with random weights.
 
     Attributes:
@@ -60,23 +38,27 @@ class ScratchConfig(_Part):
     """
 
     type: str
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = Field(default_factory=dict)
 
 
-class ModelConfig(_Part):
+class ModelConfig(Part):
     """The model: loaded from somewhere, or made from scratch.
 
     Attributes:
         path: folder, GGUF file, "smollm2", or a name for transformers to look up.
         scratch: a model with random weights instead.
         attention: attention implementation, "sdpa" or "eager"; None: transformers' choice.
+        trust_remote_code: whether code that comes with a model and its tokenizer may run.
         gradient_checkpointing: whether activations are computed again in the backward pass.
+        lora: adapters that are trained in place of the weights; None: all weights are trained.
     """
 
     path: str | None = None
     scratch: ScratchConfig | None = None
     attention: Literal["sdpa", "eager"] | None = None
+    trust_remote_code: bool = False
     gradient_checkpointing: bool = False
+    lora: LoraConfig | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> ModelConfig:
@@ -85,7 +67,7 @@ class ModelConfig(_Part):
         return self
 
 
-class DataConfig(_Part):
+class DataConfig(Part):
     """The rows, and how they become sequences; see `treetrain.data.rows`.
 
     Attributes:
@@ -105,9 +87,9 @@ class DataConfig(_Part):
     files: list[str] = Field(min_length=1)
     expand: Literal["whole", "per_step"] = "whole"
     tools: str | None = None
-    select: dict[str, Text] = {}
+    select: dict[str, Text] = Field(default_factory=dict)
     chat_template: str | None = None
-    template_variables: dict[str, Any] = {}
+    template_variables: dict[str, Any] = Field(default_factory=dict)
     unrendered: Literal["refuse", "count"] = "refuse"
     split: str | None = None
     skip_bad_rows: bool = False
@@ -117,15 +99,16 @@ class DataConfig(_Part):
     @model_validator(mode="before")
     @classmethod
     def _single_file(cls, values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(values.get("files"), str):
-            return {**values, "files": [values["files"]]}
-        return values
+        return one_file_as_list(values)
 
 
-class TreeConfig(_Part):
+class TreeConfig(Part):
     """Packing.
 
     Attributes:
+        grouping: which sequences may share tokens: those of one group, those of one trajectory
+            (one that names none is its own), or all. Each makes one tree, and trees stay whole, so
+            that "all" is one step per epoch.
         max_tokens: tree tokens of one packed row.
         larger: what happens to the tree of a group that is larger: it is cut into partitions of
             `max_tokens` and each token computed once, or the group is split into rows of its own
@@ -135,6 +118,7 @@ class TreeConfig(_Part):
         backend: attention backend, one of `BACKEND_NAMES`.
     """
 
+    grouping: Literal["group", "trajectory", "all"] = "group"
     max_tokens: Whole = Field(8192, ge=1)
     larger: Literal["partition", "split"] = "partition"
     activations: Literal["keep", "recompute", "offload"] = "keep"
@@ -148,7 +132,7 @@ class TreeConfig(_Part):
         return name
 
 
-class OptimizerConfig(_Part):
+class OptimizerConfig(Part):
     """AdamW. Parameters of one dimension (norms, biases) do not decay.
 
     Attributes:
@@ -156,15 +140,17 @@ class OptimizerConfig(_Part):
         betas: decay of the two running means.
         eps: added to the denominator.
         weight_decay: decay of weights, times the learning rate.
+        fused: whether one kernel updates all parameters; None: where torch has one for the device.
     """
 
     lr: Number = Field(gt=0, le=LARGEST)
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     eps: Number = Field(1e-8, gt=0, le=LARGEST)
     weight_decay: Number = Field(0.0, ge=0, le=LARGEST)
+    fused: bool | None = None
 
 
-class ScheduleConfig(_Part):
+class ScheduleConfig(Part):
     """Learning rate over the run.
 
     Attributes:
@@ -178,26 +164,47 @@ class ScheduleConfig(_Part):
     final_factor: Number = Field(0.0, ge=0, le=1)
 
 
-class CheckConfig(_Part):
+class CheckConfig(Part):
     """The check of the first packed row against separate sequences.
 
     Attributes:
         flat_tokens: about how many tokens are checked: whole sequences, the shortest first; 0: no
             check.
+        on_difference: "error" stops the run before its first step, "warn" says what differs and
+            goes on, "off" leaves the check out.
     """
 
     flat_tokens: Whole = Field(2000, ge=0)
+    on_difference: Literal["error", "warn", "off"] = "error"
+
+    @field_validator("on_difference", mode="before")
+    @classmethod
+    def _read_off(cls, value: Any) -> Any:
+        # YAML 1.1 reads off as false.
+        return "off" if value is False else value
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a check."""
+        return self.flat_tokens > 0 and self.on_difference != "off"
 
 
-class TrainConfig(_Part):
-    """A supervised training run.
+class TrainConfig(Part):
+    """A training run.
 
     Attributes:
         model: the model.
         tokenizer: folder, GGUF file, "demo", "smollm2" or a name; None: the model's own.
         data: the rows.
-        output: folder for the trained model, `metrics.jsonl` and `config.yaml`.
-        overwrite: whether the folder may hold an earlier run; its model goes before the first step.
+        evaluation: sequences that are evaluated and not trained; None: none.
+        output: folder for the trained model, checkpoints, `metrics.jsonl` and `config.yaml`.
+        overwrite: whether the folder may hold an earlier run; its model and its checkpoints go
+            before the first step.
+        save_every: optimiser steps between two checkpoints; the last step has one too. None: none
+            but that of an interruption.
+        keep_last: checkpoints that stay; older ones go once a newer one is whole. None: all.
+        loss: the loss; supervised where nothing is said.
+        router: losses of the routers of a mixture of experts; None: none.
         reduction: how losses are weighted against each other, by name or a number to divide by.
         tree: packing.
         optimizer: AdamW.
@@ -207,7 +214,9 @@ class TrainConfig(_Part):
         epochs: passes over the data; exclusive with `steps`.
         steps: optimiser steps.
         seed: of weights and order.
-        dtype: of weights and computation.
+        dtype: of weights, and of computation but for `autocast`.
+        autocast: narrower dtype that matrix products are computed in, over float32 weights; None:
+            that of the weights.
         device: where to train; None: CUDA where there is a device, otherwise the CPU.
         check: the check before the first step.
     """
@@ -215,11 +224,16 @@ class TrainConfig(_Part):
     model: ModelConfig
     tokenizer: str | None = None
     data: DataConfig
+    evaluation: EvaluationConfig | None = None
     output: str
     overwrite: bool = False
+    save_every: Whole | None = Field(100, ge=1)
+    keep_last: Whole | None = Field(2, ge=1)
     reduction: (
         Literal["path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum"] | Number
     )
+    loss: LossConfig = LossConfig()  # pyright: ignore[reportCallIssue]
+    router: RouterConfig | None = None
     tree: TreeConfig = TreeConfig()  # pyright: ignore[reportCallIssue]
     optimizer: OptimizerConfig
     schedule: ScheduleConfig = ScheduleConfig()  # pyright: ignore[reportCallIssue]
@@ -229,6 +243,7 @@ class TrainConfig(_Part):
     steps: Whole | None = Field(None, ge=1)
     seed: Whole = Field(0, ge=0)
     dtype: Dtype = "float32"
+    autocast: Literal["bfloat16"] | None = None
     device: str | None = None
     check: CheckConfig = CheckConfig()  # pyright: ignore[reportCallIssue]
 
@@ -237,122 +252,14 @@ class TrainConfig(_Part):
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("must have either 'epochs' or 'steps'")
         trained = self.model.path
-        if trained is not None and Path(trained).resolve() == Path(self.output).resolve():
+        output = Path(self.output).resolve()
+        if trained is not None and Path(trained).resolve().is_relative_to(output):
             raise ValueError(
-                f"output must be another folder than model.path, which a run that ends early would "
-                f"leave without its model, got {self.output!r}"
+                "output must be another folder than model.path and none above it, whose model a "
+                f"run that ends early would take away, got {self.output!r}"
             )
         if self.tokenizer is None and self.model.path is None:
             raise ValueError("must have 'tokenizer' for a model from scratch")
+        if self.autocast is not None and self.dtype != "float32":
+            raise ValueError(f"autocast must go with dtype float32, got dtype {self.dtype}")
         return self
-
-
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
-    """Read a configuration file.
-
-    Args:
-        path: the YAML file.
-        overrides: "a.b=value" each; the value is read as YAML, so that numbers, lists and null are
-            what they look like.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ValueError: the file is not UTF-8 or no YAML mapping, a key is unknown or missing, or a
-            value does not fit; the key is named.
-    """
-    path = Path(path)
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: must be YAML: {' '.join(str(error).split())}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: must be UTF-8, got {error.reason} at byte {error.start}"
-        ) from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: must be a mapping of keys, got {type(values).__name__}")
-    for override in overrides:
-        _override(values, override)
-    try:
-        return TrainConfig.model_validate(values)
-    except ValidationError as error:
-        found = "; ".join(_explain(one, values) for one in error.errors())
-        raise ValueError(f"{path}: {found}") from error
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML would take the last."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} stands twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def _override(values: dict[str, Any], override: str) -> None:
-    name, sign, text = override.partition("=")
-    if not sign or not all(name.split(".")):
-        raise ValueError(f"--set must be KEY.KEY=VALUE, got {override!r}")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"--set {name}: value must be YAML, got {text!r}") from error
-    *parents, last = name.split(".")
-    place: Any = values
-    for depth, parent in enumerate(parents):
-        if place.get(parent) is None:
-            place[parent] = {}
-        place = place[parent]
-        if not isinstance(place, dict):
-            raise ValueError(
-                f"--set {name}: {'.'.join(parents[: depth + 1])!r} must be a mapping, got {place!r}"
-            )
-    place[last] = value
-
-
-def _explain(error: Any, values: dict[str, Any]) -> str:
-    location = [part for part in error["loc"] if not _is_union_branch(part)]
-    key = ".".join(str(part) for part in location)
-    if error["type"] == "extra_forbidden":
-        *parents, last = location
-        known = list(_fields_at(parents))
-        close = get_close_matches(str(last), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-        return f"unknown key {key!r}; {hint}"
-    if error["type"] == "missing":
-        return f"key {key!r} is missing{_choices(location)}"
-    message = error["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
-    shown = "" if isinstance(error["input"], dict) else f", got {error['input']!r}"
-    return f"{key or 'the configuration'}: {message}{shown}"
-
-
-def _is_union_branch(part: Any) -> bool:
-    """Whether part of a location names a type that pydantic tried, not a key."""
-    return isinstance(part, str) and part.startswith(("literal[", "function-before["))
-
-
-def _fields_at(parents: Sequence[Any]) -> list[str]:
-    part: Any = TrainConfig
-    for name in parents:
-        annotation = part.model_fields[name].annotation
-        options = [annotation, *get_args(annotation)]
-        part = next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
-    return list(part.model_fields)
-
-
-def _choices(location: Sequence[Any]) -> str:
-    if list(location) != ["reduction"]:
-        return ""
-    return (
-        "; it decides what a sequence weighs and has no default: path_mean, sequence_mean, "
-        "token_mean, trajectory_mean, sum, or a number to divide by"
-    )

@@ -1,293 +1,238 @@
-"""A whole training run: check, loop, metrics, and the folder with the trained model."""
+"""A whole training run: check, loop, figures, checkpoints, the folder with the trained model."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import yaml
-from tqdm import tqdm
-from transformers import PreTrainedModel
 
 from treetrain.data.sample import Sample
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepare import prepare
-from treetrain.packing.batch import Batch, pack
-from treetrain.progress import Progress
+from treetrain.models.prepared import PreparedModel
+from treetrain.training.checkpoint import load_checkpoint
 from treetrain.training.config import TrainConfig
-from treetrain.training.saving import CONFIG, remove_model, save_model
-from treetrain.training.trainer import StepMetrics, cut_large, pack_shuffled, train_steps
-from treetrain.tree.partition import Partitions
-from treetrain.verification.equivalence import Report
-from treetrain.verification.verify import verify
+from treetrain.training.evaluation import evaluate_loss
+from treetrain.training.fingerprint import take_fingerprint
+from treetrain.training.first_check import check_first
+from treetrain.training.interruption import Interruption
+from treetrain.training.keeper import Keeper
+from treetrain.training.objective import Objective, make_objective
+from treetrain.training.observers import Bar, RunOutline, Watch
+from treetrain.training.output import (
+    CHECK,
+    METRICS,
+    SETTINGS,
+    claim_output,
+    cut_metrics,
+    remove_run,
+    write_whole,
+)
+from treetrain.training.resume import find_resumable
+from treetrain.training.rows import EpochRows, describe_batches, hold_out, make_rows
+from treetrain.training.saving import remove_model, save_model
+from treetrain.training.trainer import StepMetrics, make_optimizer, train_steps
 from treetrain.wording import say_count
-
-METRICS = "metrics.jsonl"
 
 
 def run_training(
-    model: PreTrainedModel,
+    model: Any,
     samples: Sequence[Sample],
     config: TrainConfig,
     *,
     tokenizer: Any = None,
+    evaluated: Sequence[Sample] = (),
+    resume: bool = False,
+    watches: Sequence[Watch] = (Bar,),
     say: Callable[[str], None] = print,
 ) -> list[StepMetrics]:
     """Train a model and save it.
 
-    The first packed row is checked against separate sequences before the first step; a difference
-    stops the run. The model is saved at the end only, and an earlier run's is taken away before the
-    first step; an interruption leaves the metrics so far, and says so.
+    The first packed row is checked against separate sequences before the first step. A checkpoint
+    is written every `config.save_every` steps, and after the step in which Ctrl-C was pressed; a
+    kill leaves the last whole one. The model is saved at the end only, and an earlier run's is
+    taken away before the first step.
 
     Args:
-        model: a plain model on its device; afterwards it is trained and plain again.
+        model: a plain model on its device, with adapters of peft or without; afterwards it is
+            trained and plain again. To resume, as it was before the run's first step.
         samples: the sequences.
         config: the run; its parts `model`, `data` and `tokenizer` are not read here.
         tokenizer: saved with the model.
+        evaluated: sequences that are evaluated, where `config.evaluation` names files.
+        resume: whether to go on from the last whole checkpoint in the output folder.
+        watches: what follows the run.
         say: prints a line for a person.
 
     Returns:
-        The figures of every step.
+        The figures of every step that was done here.
 
     Raises:
-        ValueError: the output folder holds an earlier run, or nothing is trained.
+        ValueError: the output folder holds an earlier run, nothing is trained, a loss is not
+            finite, or the run to resume is another one.
         EquivalenceError: trees and separate sequences differ on this model and data.
-    """  # noqa: DOC503 (verify raises EquivalenceError)
+        OSError: the folder cannot be written; the last whole checkpoint is intact.
+    """  # noqa: DOC502, DOC503 (the functions below raise)
     output = Path(config.output)
-    claim_output(output, overwrite=config.overwrite)
-    if not any(sample.weights[1:].any() for sample in samples):
-        raise ValueError(
-            f"data must train at least one token, got none in {len(samples)} sequences"
-        )
+    claim_output(output, overwrite=config.overwrite, resume=resume)
+    held = list(evaluated)
+    if config.evaluation is not None and config.evaluation.share is not None:
+        samples, held = hold_out(samples, config.evaluation.share, seed=config.seed)
+    for name, found in (("data", samples), ("evaluation", held)):
+        if (name == "data" or config.evaluation) and not any(s.weights[1:].any() for s in found):
+            raise ValueError(
+                f"{name} must train at least one token, got none in {len(found)} sequences"
+            )
+    fingerprint = take_fingerprint(config, samples, held)
+    found = find_resumable(output, fingerprint, say=say) if resume else None
     seed = config.seed if config.data.shuffle else None
-    split = config.tree.larger == "split"
-    batches = pack_shuffled(
-        samples, max_tokens=config.tree.max_tokens, seed=seed, split_groups=split
-    )
-    partitions = {} if split else cut_large(batches, config.tree.max_tokens)
-    say(describe_batches(batches, partitions))
-    steps = config.steps or (config.epochs or 1) * math.ceil(len(batches) / config.accumulation)
-    was_training = model.training
-    handle = prepare(model, config.tree.backend)
-    if partitions and not handle.layers:
-        handle.undo()
-        raise UnsupportedModelError(
-            f"{type(model).__name__} takes trees as one dense mask, and "
-            f"{say_count(len(partitions), 'tree')} exceed tree.max_tokens "
-            f"({config.tree.max_tokens:,}) and cannot be cut into partitions; set "
-            "tree.larger=split, which computes shared prefixes again, or "
-            "raise tree.max_tokens"
-        )
-    if config.model.gradient_checkpointing:
-        _set_checkpointing(model, True)
-    torch.manual_seed(config.seed)
+    rows = make_rows(samples, config.tree, seed=seed)
+    others = make_rows(held, config.tree, seed=None) if held else EpochRows([], {})
+    say(describe_batches(rows.batches, rows.partitions))
+    per_epoch = math.ceil(len(rows.batches) / config.accumulation)
+    steps = config.steps or (config.epochs or 1) * per_epoch
+    keeper = Keeper(output, config, fingerprint, steps=steps, per_epoch=per_epoch, say=say)
     done: list[StepMetrics] = []
-    try:
-        model.train()
-        if config.check.flat_tokens:
-            first_row = next(batch for batch in batches if len(batch.targets))
-            check_first(model, first_row, config, say=say, in_parts=bool(partitions))
+    with _prepared(model, config, [rows, others]) as handle:
+        torch.manual_seed(config.seed)
+        objective = make_objective(model, rows.batches, config, rows.partitions)
+        optimizer = make_optimizer(model, config.optimizer)
+        start = 0
+        if found is not None:
+            folder, place = found
+            load_checkpoint(folder, handle, model, optimizer)
+            start = keeper.saved = place.global_step
+            say(f"resumed from {folder.name}: {start} of {say_count(steps, 'step')} done")
+        report = None
+        if config.check.wanted and start < steps:
+            report = _check(model, rows, config, objective, say)
         # An earlier run's model must not pass for this run's, should this run end early.
-        remove_model(output)
-        (output / "config.yaml").write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
+        remove_model(output) if found else remove_run(output)
+        settings = yaml.safe_dump(config.model_dump(), sort_keys=False)
+        write_whole(output / SETTINGS, settings)
+        if report is not None:
+            write_whole(output / CHECK, json.dumps(report, indent=1) + "\n")
+        cut_metrics(output, start)
+        outline = RunOutline(
+            output, config, steps, start, rows.batches, rows.partitions, others.batches
+        )
         loop = train_steps(
             model,
-            batches,
-            config.reduction,
+            rows.batches,
+            objective,
             steps=steps,
             optimizer=config.optimizer,
             schedule=config.schedule,
             accumulation=config.accumulation,
             clip_norm=config.clip_norm,
             seed=seed,
-            partitions=partitions,
+            partitions=rows.partitions,
             activations=config.tree.activations,
+            adamw=optimizer,
+            start=start,
         )
+
+        def evaluate() -> float:
+            with objective.computing(handle.model.device):
+                return evaluate_loss(
+                    model, others.batches, config.reduction, partitions=others.partitions
+                )
+
         with (
-            _interruption_told(done, output, say),
-            open(output / METRICS, "w", encoding="utf-8") as file,
-            _bar(steps) as tell,
+            keeper.ends_told(),
+            ExitStack() as stack,
+            open(output / METRICS, "a", encoding="utf-8") as file,
+            Interruption(say) as interruption,
         ):
+            observers = [stack.enter_context(watch(outline)) for watch in watches]
             for metrics in loop:
+                last = metrics.step == steps
+                if config.evaluation and (last or metrics.step % config.evaluation.every == 0):
+                    metrics = dataclasses.replace(metrics, evaluation_loss=evaluate())
                 done.append(metrics)
-                file.write(json.dumps(asdict(metrics)) + "\n")
-                file.flush()
-                tell(metrics)
+                keeper.done = metrics.step
+                _write_line(file, metrics)
+                for observer in observers:
+                    observer.tell(metrics)
+                if interruption.wished or keeper.is_due(metrics.step):
+                    keeper.save(handle, model, tokenizer, optimizer=optimizer, metrics=metrics)
+                if interruption.wished:
+                    raise KeyboardInterrupt
+    with keeper.ends_told():
+        save_model(model, tokenizer, output)
+    say(_describe_end(done, output))
+    return done
+
+
+@contextmanager
+def _prepared(
+    model: Any, config: TrainConfig, parts: Sequence[EpochRows]
+) -> Iterator[PreparedModel]:
+    """The model as it is trained; afterwards it is as before."""
+    was_training = model.training
+    handle = prepare(model, config.tree.backend)
+    try:
+        cut = sum(len(rows.partitions) for rows in parts)
+        if cut and not handle.layers:
+            raise UnsupportedModelError(
+                f"{type(model).__name__} takes trees as one dense mask, and "
+                f"{say_count(cut, 'tree')} exceed tree.max_tokens "
+                f"({config.tree.max_tokens:,}) and cannot be cut into partitions; set "
+                "tree.larger=split, which computes shared prefixes again, or "
+                "raise tree.max_tokens"
+            )
+        if config.model.gradient_checkpointing:
+            _set_checkpointing(model, True)
+        model.train()
+        yield handle
     finally:
         handle.undo()
         model.train(was_training)
         if config.model.gradient_checkpointing:
             _set_checkpointing(model, False)
-    with _interruption_told(done, output, say):
-        save_model(model, tokenizer, output)
-    first, last = done[0].loss, done[-1].loss
-    say(f"trained {len(done)} steps: loss {first:.4g} -> {last:.4g}; model in {output}")
-    return done
 
 
-def claim_output(folder: Path, *, overwrite: bool) -> None:
-    """Make the output folder, and refuse one that holds an earlier run.
-
-    Args:
-        folder: the folder.
-        overwrite: whether an earlier run's files may be replaced.
-
-    Raises:
-        ValueError: there is an earlier run, or a file.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"output must be a folder, got the file {folder}")
-    found = [name for name in (METRICS, CONFIG) if (folder / name).exists()]
-    if found and not overwrite:
-        raise ValueError(
-            f"output must be a folder without an earlier run, got {folder} with "
-            f"{' and '.join(found)}; name another one, or set overwrite=true"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-
-
-def check_first(
-    model: PreTrainedModel,
-    batch: Batch,
+def _check(
+    model: Any,
+    rows: EpochRows,
     config: TrainConfig,
-    *,
+    objective: Objective,
     say: Callable[[str], None],
-    in_parts: bool = False,
-) -> Report:
-    """Check tree training on a few whole sequences of a row.
-
-    Args:
-        model: the prepared model.
-        batch: the row.
-        config: reduction, and how many tokens to check.
-        say: prints a line for a person.
-        in_parts: whether to cut their tree into three partitions or more.
-
-    Returns:
-        The report; a difference has raised EquivalenceError.
-    """
-    chosen = choose_few(batch.samples, config.check.flat_tokens)
-    progress = Progress("first check, ")
-    parts = max(pack(chosen).num_tokens // 3, 1) if in_parts else None
-    report = verify(model, chosen, config.reduction, max_tokens=parts, on_progress=progress)
-    progress.wipe()
-    cut = f", {say_count(report.partitions, 'partition')}" if report.partitions else ""
-    say(
-        f"first check: {report.sequences} of {batch.num_sequences} sequences of the first row (the "
-        f"shortest; {report.flat_tokens:,} flat tokens{cut}) equal separate training: gradients "
-        f"within {report.gradients.max_relative_error:.1g} of the largest, nothing leaks"
-    )
-    return report
+) -> dict[str, Any]:
+    first_row = next(batch for batch in rows.batches if len(batch.targets))
+    with objective.computing(next(model.parameters()).device):
+        report = check_first(model, first_row, config, say=say, in_parts=bool(rows.partitions))
+    return report.to_dict()
 
 
-def choose_few(samples: Sequence[Sample], flat_tokens: int) -> list[Sample]:
-    """Choose the shortest sequences, at least two, one of which trains something.
-
-    Args:
-        samples: the sequences.
-        flat_tokens: about how many tokens.
-
-    Returns:
-        Whole sequences, in their order.
-    """
-    order = sorted(range(len(samples)), key=lambda index: len(samples[index]))
-    trained = [index for index in order if samples[index].weights[1:].any()]
-    chosen = set(trained[:1])
-    total = sum(len(samples[index]) for index in chosen)
-    for index in order:
-        if len(chosen) >= 2 and total + len(samples[index]) > flat_tokens:
-            break
-        if index not in chosen:
-            chosen.add(index)
-            total += len(samples[index])
-    return [samples[index] for index in sorted(chosen)]
+def _write_line(file: TextIO, metrics: StepMetrics) -> None:
+    figures = asdict(metrics)
+    if metrics.evaluation_loss is None:
+        del figures["evaluation_loss"]
+    file.write(json.dumps(figures) + "\n")
+    file.flush()
 
 
-def describe_batches(batches: Sequence[Batch], partitions: Mapping[Batch, Partitions]) -> str:
-    """Say how the data was packed.
-
-    Args:
-        batches: the rows of an epoch.
-        partitions: how the trees of those larger than a row are cut.
-
-    Returns:
-        A sentence or two.
-    """
-    flat = sum(int(batch.tree.sequence_lengths.sum()) for batch in batches)
-    tree = sum(batch.num_tokens for batch in batches)
-    sequences = sum(batch.num_sequences for batch in batches)
-    text = (
-        f"data: {say_count(sequences, 'sequence')}, {flat:,} flat tokens, {tree:,} tree tokens "
-        f"({flat / max(tree, 1):.2f}x) in {say_count(len(batches), 'packed row')}"
-    )
-    again = sum(batch.duplicated_tokens for batch in batches)
-    if again:
-        text += (
-            f"; {again:,} tree tokens are computed again because their group is larger than "
-            "tree.max_tokens and tree.larger is split"
-        )
-    longer = sum(batch.exceeds_budget and batch not in partitions for batch in batches)
-    if longer:
-        text += (
-            f"; {say_count(longer, 'sequence')} longer than tree.max_tokens in a row of their own"
-        )
-    if partitions:
-        cuts = partitions.values()
-        count = sum(cut.num_partitions for cut in cuts)
-        text += (
-            f"; {say_count(len(partitions), 'tree')} larger than tree.max_tokens in "
-            f"{say_count(count, 'partition')} (lower bound {sum(c.lower_bound for c in cuts)}), at "
-            f"most {max(cut.peak for cut in cuts):,} tokens alive at once"
-        )
-    return text
+def _describe_end(done: Sequence[StepMetrics], output: Path) -> str:
+    if not done:
+        return f"no step was left to train; model in {output}"
+    text = f"trained {len(done)} steps: loss {done[0].loss:.4g} -> {done[-1].loss:.4g}"
+    if done[-1].evaluation_loss is not None:
+        text += f", evaluation loss {done[-1].evaluation_loss:.4g}"
+    return f"{text}; model in {output}"
 
 
-def _set_checkpointing(model: PreTrainedModel, enabled: bool) -> None:
+def _set_checkpointing(model: Any, enabled: bool) -> None:
     # transformers renamed both methods in a release after the oldest that is supported.
     verb = "enable" if enabled else "disable"
     name = f"activation_checkpointing_{verb}"
     switch = getattr(model, name, None) or getattr(model, f"gradient_checkpointing_{verb}")
     switch(*([{"use_reentrant": False}] if enabled else []))
-
-
-@contextmanager
-def _interruption_told(
-    done: Sequence[StepMetrics], output: Path, say: Callable[[str], None]
-) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(
-            f"note: interrupted after step {len(done)}: the metrics so far are in "
-            f"{output / METRICS}, no model was saved"
-        )
-        raise
-
-
-@contextmanager
-def _bar(steps: int) -> Iterator[Callable[[StepMetrics], None]]:
-    """A bar on a terminal, lines at intervals elsewhere."""
-    if not sys.stderr.isatty():
-        progress = Progress()
-        progress("training step", 0, steps)
-        yield lambda metrics: progress(
-            "training step",
-            metrics.step,
-            steps,
-            f"loss {metrics.loss:.4g}, {metrics.seconds:.3g} s",
-        )
-        return
-    with tqdm(total=steps, unit="step", dynamic_ncols=True) as bar:
-
-        def tell(metrics: StepMetrics) -> None:
-            bar.set_postfix(loss=f"{metrics.loss:.4g}", lr=f"{metrics.lr:.2g}", refresh=False)
-            bar.update()
-
-        yield tell

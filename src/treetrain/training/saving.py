@@ -4,36 +4,42 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+from treetrain.training.checkpoint_folders import PARTIAL, sync
 
 CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
+#: What `from_pretrained` looks for first; the last files to come and the first to go.
+_FIRST_READ = (CONFIG, ADAPTER_CONFIG)
+_WEIGHTS = ("model*.safetensors*", "adapter_model*.safetensors")
 
 
-def save_model(model: PreTrainedModel, tokenizer: Any, folder: str | Path) -> None:
+def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
     """Write model and tokenizer into a folder that `from_pretrained` loads.
 
-    Everything is written beside the folder first and then moved file by file, the model's config
-    last: until it is there, nothing loads. An interruption leaves no half-written file.
+    Everything is written into a folder of its own first and then moved file by file, the model's
+    config last: until it is there, nothing loads. An interruption leaves no half-written file.
 
     Args:
-        model: the model, given back by `undo()`.
+        model: the model, given back by `undo()`; of one in a wrapper of peft the adapters.
         tokenizer: its tokenizer, or None.
         folder: where; made if it is missing. Files of other names in it stay.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    partial = folder / f"{PARTIAL}model"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
     try:
         model.save_pretrained(partial)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
         remove_model(folder)
         names = sorted(file.name for file in partial.iterdir())
-        for name in sorted(names, key=lambda name: name == CONFIG):
+        for name in sorted(names, key=lambda name: name in _FIRST_READ):
+            sync(partial / name)
             os.replace(partial / name, folder / name)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -45,6 +51,8 @@ def remove_model(folder: Path) -> None:
     Args:
         folder: the folder; its other files stay.
     """
-    (folder / CONFIG).unlink(missing_ok=True)
-    for stale in folder.glob("model*.safetensors*"):
-        stale.unlink()
+    for name in _FIRST_READ:
+        (folder / name).unlink(missing_ok=True)
+    for pattern in _WEIGHTS:
+        for stale in folder.glob(pattern):
+            stale.unlink()

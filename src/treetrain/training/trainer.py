@@ -1,6 +1,6 @@
-"""The loop of supervised training on trees: order of the rows, optimiser steps, their figures.
+"""The loop of training on trees: optimiser steps and their figures.
 
-Reading, the first check, files and progress are in `run`.
+The rows are made in `rows`, their loss in `objective`; files and what a run shows are in `run`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
 
-import numpy as np
 import torch
 from torch import nn
 
-from treetrain.data.sample import Sample
 from treetrain.losses.reductions import Reduction
-from treetrain.losses.sft import sft_terms
 from treetrain.losses.window import LossWindow, measure_window
-from treetrain.packing.batch import Batch, group_samples
-from treetrain.packing.budget import pack_batches
+from treetrain.packing.batch import Batch
 from treetrain.partitioning.modes import Mode
 from treetrain.partitioning.step import add_gradients
 from treetrain.training.config import OptimizerConfig, ScheduleConfig
+from treetrain.training.objective import Objective
+from treetrain.training.rows import order_windows
 from treetrain.training.schedule import learning_rate_factor
-from treetrain.tree.partition import Partitions, partition_tree
+from treetrain.tree.partition import Partitions
+
+#: Where torch has a fused kernel of AdamW since its version 2.4.
+_FUSED_DEVICES = frozenset({"cpu", "cuda"})
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class StepMetrics:
         seconds: how long the step took.
         flat_tokens_per_second: flat tokens over seconds.
         tree_tokens_per_second: tree tokens over seconds.
+        evaluation_loss: loss on the sequences that are not trained, after the step, nats; None:
+            they were not evaluated.
     """
 
     step: int
@@ -61,73 +64,13 @@ class StepMetrics:
     seconds: float
     flat_tokens_per_second: float
     tree_tokens_per_second: float
-
-
-def pack_shuffled(
-    samples: Sequence[Sample], *, max_tokens: int, seed: int | None, split_groups: bool
-) -> list[Batch]:
-    """Pack the data once, trees in random order.
-
-    Args:
-        samples: the sequences.
-        max_tokens: tree tokens of one row.
-        seed: seed of the order; None: the order of the samples.
-        split_groups: whether a group larger than that is split, rather than left for partitions.
-
-    Returns:
-        The rows.
-    """
-    groups = group_samples(samples)
-    if seed is not None:
-        order = np.random.default_rng(seed).permutation(len(groups))
-        groups = [groups[place] for place in order.tolist()]
-    ordered = [samples[index] for group in groups for index in group.tolist()]
-    return pack_batches(ordered, max_tokens=max_tokens, split_groups=split_groups)
-
-
-def cut_large(batches: Sequence[Batch], max_tokens: int) -> dict[Batch, Partitions]:
-    """Cut the trees that are larger than a row.
-
-    Args:
-        batches: the rows of an epoch.
-        max_tokens: tree tokens of one partition.
-
-    Returns:
-        The partitions of each batch that exceeds the budget.
-    """
-    return {
-        batch: partition_tree(batch.tree, max_tokens) for batch in batches if batch.exceeds_budget
-    }
-
-
-def order_windows(
-    batches: Sequence[Batch], accumulation: int, *, seed: int | None
-) -> Iterator[list[Batch]]:
-    """Give the rows of one optimiser step after the other, without end.
-
-    Args:
-        batches: the rows of an epoch.
-        accumulation: rows of one step; the last step of an epoch may have fewer, and is a whole
-            step of its own.
-        seed: seed of the order of the rows, another in each epoch; None: as they stand.
-
-    Yields:
-        The rows of a step.
-    """
-    epoch = 0
-    while True:
-        order = np.arange(len(batches))
-        if seed is not None:
-            order = np.random.default_rng((seed, epoch)).permutation(order)
-        for start in range(0, len(batches), accumulation):
-            yield [batches[place] for place in order[start : start + accumulation].tolist()]
-        epoch += 1
+    evaluation_loss: float | None = None
 
 
 def train_steps(
     model: nn.Module,
     batches: Sequence[Batch],
-    reduction: Reduction,
+    objective: Objective,
     *,
     steps: int,
     optimizer: OptimizerConfig,
@@ -137,14 +80,19 @@ def train_steps(
     seed: int | None = None,
     partitions: Mapping[Batch, Partitions] | None = None,
     activations: Mode = "keep",
+    adamw: torch.optim.AdamW | None = None,
+    start: int = 0,
 ) -> Iterator[StepMetrics]:
-    """Train with AdamW, one optimiser step for each value that is taken.
+    """Train a prepared model, one optimiser step at a time.
+
+    What a step does depends on its number and on the states of model and optimiser alone, so that
+    steps which begin at `start` are those that would have come there.
 
     Args:
-        model: a prepared model, in the mode it shall have.
+        model: the model, on its device.
         batches: the rows of an epoch.
-        reduction: reduction of the loss, over all rows of a step.
-        steps: optimiser steps.
+        objective: the loss, over all rows of a step.
+        steps: optimiser steps of the whole run.
         optimizer: AdamW.
         schedule: learning rate over the steps.
         accumulation: rows of one step.
@@ -152,6 +100,8 @@ def train_steps(
         seed: seed of the order of the rows; None: as they stand.
         partitions: how the trees of some rows are cut; the others run undivided.
         activations: what partitions do with their activations, as in `partitioned_step`.
+        adamw: the optimiser with its state, from `make_optimizer`; None: a fresh one.
+        start: steps that are done already.
 
     Yields:
         What each step did.
@@ -161,11 +111,12 @@ def train_steps(
     """
     cuts = partitions or {}
     device = next(model.parameters()).device
-    adamw = make_optimizer(model, optimizer)
+    if adamw is None:
+        adamw = make_optimizer(model, optimizer)
     per_epoch = math.ceil(len(batches) / accumulation)
     windows = order_windows(batches, accumulation, seed=seed)
-    for number, rows in enumerate(islice(windows, steps)):
-        start = perf_counter()
+    for number, rows in enumerate(islice(windows, start, steps), start):
+        begin = perf_counter()
         factor = learning_rate_factor(
             number,
             steps,
@@ -176,10 +127,14 @@ def train_steps(
         for group in adamw.param_groups:
             group["lr"] = optimizer.lr * factor
         window = measure_window(rows)
+        placed = [batch.to(device) for batch in rows]
+        with objective.computing(device):
+            router = objective.measure_router(model, placed)
         loss = 0.0
-        for batch in rows:
-            terms = sft_terms(batch.to(device), reduction, window=window)
-            loss += add_gradients(model, terms, cuts.get(batch), modes=activations)
+        for batch, own in zip(rows, placed, strict=True):
+            terms = objective.lay_out(own, window, router)
+            with objective.computing(device):
+                loss += add_gradients(model, terms, cuts.get(batch), modes=activations)
         norm = nn.utils.clip_grad_norm_(model.parameters(), clip_norm or math.inf)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise ValueError(
@@ -189,8 +144,8 @@ def train_steps(
         adamw.step()
         adamw.zero_grad(set_to_none=True)
         if number + 1 == steps:
-            _check_finite(model)
-        seconds = perf_counter() - start
+            check_finite(model, steps)
+        seconds = perf_counter() - begin
         flat = sum(int(batch.tree.sequence_lengths.sum()) for batch in rows)
         tree = sum(batch.num_tokens for batch in rows)
         yield StepMetrics(
@@ -203,19 +158,27 @@ def train_steps(
             flat_tokens=flat,
             tree_tokens=tree,
             partitions=sum(cuts[batch].num_partitions for batch in rows if batch in cuts),
-            normaliser=find_normaliser(reduction, window),
+            normaliser=find_normaliser(objective.reduction, window),
             seconds=round(seconds, 6),
             flat_tokens_per_second=round(flat / seconds, 1),
             tree_tokens_per_second=round(tree / seconds, 1),
         )
 
 
-def _check_finite(model: nn.Module) -> None:
-    """What the loss of a next step would show; after the last step there is none."""
+def check_finite(model: nn.Module, step: int) -> None:
+    """Refuse parameters that the loss of a next step would show to be wrong.
+
+    Args:
+        model: the model.
+        step: the step that was done.
+
+    Raises:
+        ValueError: one is not finite; names it.
+    """
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             raise ValueError(
-                f"parameters must be finite after the last step, got others in {name}; lower "
+                f"parameters must be finite after step {step}, got others in {name}; lower "
                 "optimizer.lr or raise optimizer.eps"
             )
 
@@ -229,17 +192,30 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Ada
 
     Returns:
         The optimiser.
+
+    Raises:
+        ValueError: nothing is trainable, or a fused kernel is asked for where there is none.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
     ]
+    if not trainable:
+        raise ValueError("model must have a trainable parameter, got none with requires_grad")
+    kinds = {parameter.device.type for parameter in trainable}
+    fused = kinds <= _FUSED_DEVICES if config.fused is None else config.fused
+    if fused and not kinds <= _FUSED_DEVICES:
+        raise ValueError(
+            f"optimizer.fused must be false on {', '.join(sorted(kinds))}: torch has a fused "
+            f"kernel on {', '.join(sorted(_FUSED_DEVICES))}"
+        )
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=config.lr,
         betas=config.betas,
         eps=config.eps,
+        fused=fused,
     )
 
 

@@ -1,0 +1,191 @@
+"""What a checkpoint holds, in the layout of Hugging Face: weights, optimiser, random states, place.
+
+    model.safetensors, config.json    or adapter_model.safetensors, adapter_config.json
+    tokenizer files
+    optimizer.pt                      of AdamW
+    rng_state.pth                     of torch, numpy and Python
+    trainer_state.json                step, epoch, learning rate, place in the data, fingerprint
+    files.json                        size of each file
+
+The learning rate is a function of the step and the order of the rows one of seed and epoch, so that
+neither has a state of its own. Folders are written by `checkpoint_folders`.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from treetrain.models.prepared import PreparedModel
+from treetrain.models.wrappers import unwrap_model
+from treetrain.training.adapters import is_adapted, load_adapters
+
+OPTIMIZER = "optimizer.pt"
+RNG = "rng_state.pth"
+STATE = "trainer_state.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run stands after some steps; `trainer_state.json` of a checkpoint.
+
+    Attributes:
+        global_step: optimiser steps that are done.
+        max_steps: those of the whole run.
+        epoch: whole passes over the data.
+        row: rows of the next pass that are done.
+        learning_rate: of the last step.
+        loss: of the last step, nats.
+        fingerprint: what `take_fingerprint` gave for the run.
+        versions: versions of what wrote it, by name.
+    """
+
+    global_step: int
+    max_steps: int
+    epoch: int
+    row: int
+    learning_rate: float
+    loss: float
+    fingerprint: dict[str, Any]
+    versions: dict[str, str]
+
+
+def save_checkpoint(
+    folder: Path,
+    prepared: PreparedModel,
+    model: Any,
+    *,
+    tokenizer: Any,
+    optimizer: torch.optim.Optimizer,
+    place: Place,
+) -> None:
+    """Write everything into a folder.
+
+    Args:
+        folder: an empty folder.
+        prepared: the model's handle, which is undone meanwhile.
+        model: the model, in a wrapper of peft or not.
+        tokenizer: its tokenizer, or None.
+        optimizer: the optimiser.
+        place: where the run stands.
+    """
+    with prepared.undone():
+        model.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    torch.save(optimizer.state_dict(), folder / OPTIMIZER)
+    torch.save(_random_states(), folder / RNG)
+    text = json.dumps(asdict(place), indent=1)
+    (folder / STATE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_place(folder: Path) -> Place:
+    """Read where a run stood.
+
+    Args:
+        folder: the checkpoint.
+
+    Returns:
+        The place.
+
+    Raises:
+        ValueError: the file is none of ours.
+    """
+    path = folder / STATE
+    try:
+        return Place(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: must be what treetrain train writes, got {error}") from error
+
+
+def load_checkpoint(
+    folder: Path, prepared: PreparedModel, model: Any, optimizer: torch.optim.Optimizer
+) -> None:
+    """Put model, optimiser and random generators into the state of a checkpoint.
+
+    Values are copied into the parameters where they are: where a tensor lies in memory may decide
+    in which order a matrix product adds.
+
+    Args:
+        folder: the checkpoint.
+        prepared: the model's handle.
+        model: the model, in a wrapper of peft or not, as it was before the run.
+        optimizer: a fresh optimiser of its parameters.
+
+    Raises:
+        ValueError: a file cannot be read, or holds another model; names it.
+    """
+    try:
+        if is_adapted(model):
+            load_adapters(model, folder)
+        else:
+            with prepared.undone():
+                _load_weights(unwrap_model(model), folder)
+        # Neither file may run code.
+        optimizer.load_state_dict(
+            torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
+        )
+        _set_random_states(torch.load(folder / RNG, map_location="cpu", weights_only=True))
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        SafetensorError,
+        pickle.UnpicklingError,
+    ) as error:
+        raise ValueError(
+            f"{folder}: must be a checkpoint of this run's model, got {error}"
+        ) from error
+
+
+def _load_weights(model: Any, folder: Path) -> None:
+    loaded, report = type(model).from_pretrained(
+        folder, dtype=model.dtype, local_files_only=True, output_loading_info=True
+    )
+    # transformers makes up what is missing.
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report[kind]:
+            raise RuntimeError(f"{kind.replace('_', ' ')}: {sorted(map(str, report[kind]))[0]}")
+    own, found = model.state_dict(), loaded.state_dict()
+    for name, value in own.items():
+        if name not in found or found[name].dtype != value.dtype:
+            had = f"{found[name].dtype}" if name in found else "none"
+            raise RuntimeError(f"{name} as {had} where the model has {value.dtype}")
+    nn.Module.load_state_dict(model, found)
+
+
+def _random_states() -> dict[str, Any]:
+    kind, keys, place, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 (others use it)
+    version, numbers, normal = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [
+            kind,
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            place,
+            has_gauss,
+            gauss,
+        ],
+        "python": [version, list(numbers), normal],
+    }
+
+
+def _set_random_states(states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and len(states["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(states["cuda"])
+    kind, keys, *rest = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    version, numbers, normal = states["python"]
+    random.setstate((version, tuple(numbers), normal))

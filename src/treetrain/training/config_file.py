@@ -1,0 +1,124 @@
+"""Reads a configuration from a YAML file and overrides; what is wrong is said by its key."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from treetrain.training.config import TrainConfig
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
+    """Read a configuration file.
+
+    Args:
+        path: the YAML file.
+        overrides: "a.b=value" each; the value is read as YAML, so that numbers, lists and null are
+            what they look like.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ValueError: the file is not UTF-8 or no YAML mapping, a key is unknown or missing, or a
+            value does not fit; the key is named.
+    """
+    path = Path(path)
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: must be YAML: {' '.join(str(error).split())}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: must be UTF-8, got {error.reason} at byte {error.start}"
+        ) from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: must be a mapping of keys, got {type(values).__name__}")
+    for override in overrides:
+        _override(values, override)
+    try:
+        return TrainConfig.model_validate(values)
+    except ValidationError as error:
+        found = "; ".join(_explain(one, values) for one in error.errors())
+        raise ValueError(f"{path}: {found}") from error
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML would take the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    name, sign, text = override.partition("=")
+    if not sign or not all(name.split(".")):
+        raise ValueError(f"--set must be KEY.KEY=VALUE, got {override!r}")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"--set {name}: value must be YAML, got {text!r}") from error
+    *parents, last = name.split(".")
+    place: Any = values
+    for depth, parent in enumerate(parents):
+        if place.get(parent) is None:
+            place[parent] = {}
+        place = place[parent]
+        if not isinstance(place, dict):
+            raise ValueError(
+                f"--set {name}: {'.'.join(parents[: depth + 1])!r} must be a mapping, got {place!r}"
+            )
+    place[last] = value
+
+
+def _explain(error: Any, values: dict[str, Any]) -> str:
+    location = [part for part in error["loc"] if not _is_union_branch(part)]
+    key = ".".join(str(part) for part in location)
+    if error["type"] == "extra_forbidden":
+        *parents, last = location
+        known = list(_fields_at(parents))
+        close = get_close_matches(str(last), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        return f"unknown key {key!r}; {hint}"
+    if error["type"] == "missing":
+        return f"key {key!r} is missing{_choices(location)}"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    shown = "" if isinstance(error["input"], dict) else f", got {error['input']!r}"
+    return f"{key or 'the configuration'}: {message}{shown}"
+
+
+def _is_union_branch(part: Any) -> bool:
+    """Whether part of a location names a type that pydantic tried, not a key."""
+    return isinstance(part, str) and part.startswith(("literal[", "function-before[", "list["))
+
+
+def _fields_at(parents: Sequence[Any]) -> list[str]:
+    part: Any = TrainConfig
+    for name in parents:
+        annotation = part.model_fields[name].annotation
+        options = [annotation, *get_args(annotation)]
+        part = next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
+    return list(part.model_fields)
+
+
+def _choices(location: Sequence[Any]) -> str:
+    if list(location) != ["reduction"]:
+        return ""
+    return (
+        "; it decides what a sequence weighs and has no default: path_mean, sequence_mean, "
+        "token_mean, trajectory_mean, sum, or a number to divide by"
+    )

@@ -1,0 +1,102 @@
+"""The folder of a run: claimed before anything is computed, and its lines of figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from treetrain.training.checkpoint_folders import (
+    PARTIAL,
+    clean,
+    find_checkpoints,
+    keep_newest,
+    sync,
+)
+from treetrain.training.saving import CONFIG, remove_model
+
+METRICS = "metrics.jsonl"
+SETTINGS = "config.yaml"
+CHECK = "check.json"
+
+
+def claim_output(folder: Path, *, overwrite: bool, resume: bool = False) -> None:
+    """Make the output folder, and refuse one that holds an earlier run or cannot be written.
+
+    Args:
+        folder: the folder.
+        overwrite: whether an earlier run's files may be replaced.
+        resume: whether an earlier run is to go on.
+
+    Raises:
+        ValueError: there is an earlier run, or none to go on with, or a file.
+        OSError: the folder cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"output must be a folder, got the file {folder}")
+    found = [name for name in (METRICS, CONFIG) if (folder / name).exists()]
+    found += [path.name for path in find_checkpoints(folder)[-1:]]
+    if resume and not found:
+        raise ValueError(f"output must hold a run to resume, got {folder} without {METRICS}")
+    if found and not (overwrite or resume):
+        raise ValueError(
+            f"output must be a folder without an earlier run, got {folder} with "
+            f"{' and '.join(found)}; go on with --resume, name another one, or set overwrite=true"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"output must be a folder that can be written, got {folder}: {error.strerror}"
+        ) from error
+    clean(folder)
+
+
+def remove_run(folder: Path) -> None:
+    """Take an earlier run's model, checkpoints and figures out of a folder.
+
+    Args:
+        folder: the folder; its other files stay.
+    """
+    remove_model(folder)
+    keep_newest(folder, 0)
+    for name in (METRICS, SETTINGS, CHECK):
+        (folder / name).unlink(missing_ok=True)
+
+
+def cut_metrics(folder: Path, step: int) -> None:
+    """Take lines of steps that a checkpoint does not know out of `metrics.jsonl`.
+
+    Args:
+        folder: folder of the run.
+        step: steps that are done.
+    """
+    path = folder / METRICS
+    kept: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            known = json.loads(line)["step"] <= step
+        except (ValueError, KeyError, TypeError):
+            known = False  # half a line, of a run that was killed
+        if known:
+            kept.append(line + "\n")
+    write_whole(path, "".join(kept))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it has all of a text or what it had before.
+
+    Args:
+        path: the file.
+        text: its text.
+    """
+    partial = path.with_name(f"{PARTIAL}{path.name}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        sync(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

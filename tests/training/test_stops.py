@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from treetrain.data.sample import Sample
+from treetrain.testing.models import make_tiny_model
+from treetrain.testing.trees import tree_family
+from treetrain.training import checkpoint, run
+from treetrain.training.checkpoint_folders import check_whole, find_checkpoints
+from treetrain.training.config import TrainConfig
+from treetrain.training.run import run_training
+
+SAMPLES = [Sample(tokens, group=0) for tokens in tree_family()["comb"]]
+
+
+def make_config(output, **values):
+    values = {
+        "model": {"path": "unused"},
+        "data": {"files": "unused"},
+        "output": str(output),
+        "reduction": "token_mean",
+        "optimizer": {"lr": 1e-2},
+        "steps": 4,
+        "save_every": 1,
+        "check": {"on_difference": "off"},
+        **values,
+    }
+    return TrainConfig.model_validate(values)
+
+
+def train(output, *, resume=False, watches=(), say=len, **values):
+    model = make_tiny_model("llama")
+    config = make_config(output, **values)
+    return run_training(model, SAMPLES, config, resume=resume, watches=watches, say=say)
+
+
+def assert_only_whole(output, steps):
+    """The checkpoints of these steps and nothing half-written."""
+    assert [path.name for path in find_checkpoints(output)] == [
+        f"checkpoint-{s:06d}" for s in steps
+    ]
+    for path in find_checkpoints(output):
+        check_whole(path)
+    assert not [path for path in output.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        RuntimeError("[enforce fail at inline_container.cc] . PytorchStreamWriter failed writing"),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+    ],
+    ids=["os", "torch", "safetensors"],
+)
+def test_a_full_disk_stops_the_run_and_leaves_the_checkpoints_before(tmp_path, monkeypatch, error):
+    original = torch.save
+    calls = 0
+
+    def full(values, path):
+        nonlocal calls
+        calls += 1
+        if calls == 5:  # the first of the two files of the third checkpoint
+            Path(path).write_bytes(b"half")
+            raise error
+        original(values, path)
+
+    monkeypatch.setattr(checkpoint.torch, "save", full)
+    message = (
+        r"the checkpoint of step 3 could not be written: .*; .*checkpoint-000002 is whole; go on "
+        r"with: treetrain train .*config\.yaml --resume"
+    )
+    with pytest.raises(OSError, match=message):
+        train(tmp_path / "out")
+    assert_only_whole(tmp_path / "out", [1, 2])
+    monkeypatch.setattr(checkpoint.torch, "save", original)
+    assert [metrics.step for metrics in train(tmp_path / "out", resume=True)] == [3, 4]
+
+
+def test_a_full_disk_under_the_figures_is_told_too(tmp_path, monkeypatch):
+    original = run._write_line
+
+    def full(file, metrics):
+        if metrics.step == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        original(file, metrics)
+
+    monkeypatch.setattr(run, "_write_line", full)
+    with pytest.raises(OSError, match=r"^No space left on device; .*checkpoint-000001 is whole"):
+        train(tmp_path / "out")
+    assert_only_whole(tmp_path / "out", [1])
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run, "prepare", None)
+    (tmp_path / "out").mkdir()
+
+    def refuse(**options):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    # Whoever runs the tests may write everywhere.
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(OSError, match=r"must be a folder that can be written, got .*/out: Perm"):
+        train(tmp_path / "out")
+
+
+def poison_in(step, model):
+    class Poisoner:
+        def __init__(self, outline):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *what):
+            pass
+
+        def tell(self, metrics):
+            if metrics.step == step:
+                with torch.no_grad():
+                    model.model.norm.weight.fill_(float("inf"))
+
+    return (Poisoner,)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (3, r"must be finite, got loss nan .* at step 4; .*; .*checkpoint-000002 is whole; go on"),
+        (4, r"must be finite after step 4, got others in model.norm.weight; .*000002 is whole"),
+        (1, r"at step 2; .*; the figures so far are in .*, there is no checkpoint and no model"),
+    ],
+)
+def test_a_loss_that_is_not_finite_names_the_step_and_spares_the_checkpoints(
+    tmp_path, step, message
+):
+    model = make_tiny_model("llama")
+    config = make_config(tmp_path / "out", steps=5, save_every=2)
+    with pytest.raises(ValueError, match=message):
+        run_training(model, SAMPLES, config, watches=poison_in(step, model), say=len)
+    assert_only_whole(tmp_path / "out", [2] if step > 1 else [])
+    assert not (tmp_path / "out" / "config.json").exists()
+
+
+def interrupt_in(step, times=1):
+    class Presser:
+        def __init__(self, outline):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *what):
+            pass
+
+        def tell(self, metrics):
+            if metrics.step == step:
+                for _ in range(times):
+                    os.kill(os.getpid(), signal.SIGINT)
+
+    return (Presser,)
+
+
+def test_an_interruption_is_granted_after_the_step_with_a_checkpoint(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "out", save_every=None, watches=interrupt_in(2), say=said.append)
+    assert_only_whole(tmp_path / "out", [2])
+    assert "once more stops at once" in said[-2]
+    assert "interrupted after step 2" in said[-1]
+    assert said[-1].endswith(f"go on with: treetrain train {tmp_path}/out/config.yaml --resume")
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    done = train(tmp_path / "out", save_every=None, resume=True)
+    assert [metrics.step for metrics in done] == [3, 4]
+
+
+def test_a_second_interruption_stops_at_once(tmp_path):
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "out", watches=interrupt_in(2, times=2), say=said.append)
+    assert_only_whole(tmp_path / "out", [1])
+    assert "checkpoint-000001 is whole" in said[-1]
+
+
+def test_outside_the_main_thread_signals_are_left_alone(tmp_path):
+    done = []
+    thread = threading.Thread(target=lambda: done.append(train(tmp_path / "out", steps=1)))
+    thread.start()
+    thread.join()
+    assert len(done[0]) == 1
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, [4]), (2, [3, 4]), (None, [1, 2, 3, 4])])
+def test_the_newest_checkpoints_stay(tmp_path, keep, left):
+    train(tmp_path / "out", keep_last=keep)
+    assert_only_whole(tmp_path / "out", left)
+
+
+def test_checkpoints_come_every_so_often_and_at_the_end(tmp_path):
+    train(tmp_path / "out", save_every=3, keep_last=None)
+    assert_only_whole(tmp_path / "out", [3, 4])
+    train(tmp_path / "two", save_every=None)
+    assert_only_whole(tmp_path / "two", [])
+
+
+def test_an_old_checkpoint_stays_until_the_new_one_is_whole(tmp_path, monkeypatch):
+    seen = []
+    original = checkpoint.torch.save
+
+    def look(values, path):
+        seen.append([found.name[-1] for found in find_checkpoints(tmp_path / "out")])
+        original(values, path)
+
+    monkeypatch.setattr(checkpoint.torch, "save", look)
+    train(tmp_path / "out", keep_last=1, steps=3)
+    assert seen == [[], [], ["1"], ["1"], ["2"], ["2"]]
+
+
+def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
+    train(tmp_path / "out", steps=2)
+    for name in (".partial-checkpoint-000003", ".removed-checkpoint-000001", ".partial-model"):
+        (tmp_path / "out" / name).mkdir()
+        (tmp_path / "out" / name / "model.safetensors").write_bytes(b"half")
+    (tmp_path / "out" / ".partial-metrics.jsonl").write_bytes(b"half")
+    with open(tmp_path / "out" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 3}\n{"step": 4, "lo')
+    train(tmp_path / "out", steps=2, resume=True)
+    assert_only_whole(tmp_path / "out", [1, 2])
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+def test_checkpoints_of_an_earlier_run_do_not_pass_for_those_of_this_one(tmp_path):
+    train(tmp_path / "out", keep_last=None)
+    train(tmp_path / "out", overwrite=True, steps=1)
+    assert_only_whole(tmp_path / "out", [1])
