@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from treetrain.data.drift_watch import DriftWatch
     from treetrain.data.report import ReadReport
 
 #: What messages call an argument of `read_samples`, and the option that sets it.
@@ -72,7 +73,9 @@ def add_reading_arguments(parser: argparse.ArgumentParser, *, without: str | Non
     )
 
 
-def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], ReadReport]:
+def read_file(
+    args: argparse.Namespace, tokenizer: Any, watch: DriftWatch | None = None
+) -> tuple[list[Any], ReadReport]:
     """Reads the file that the arguments of `add_reading_arguments` name.
 
     What a chat template leaves out is counted here, not refused: counting and comparing are right
@@ -81,6 +84,7 @@ def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], Read
     Args:
         args: parsed arguments.
         tokenizer: what `load_tokenizer` gave, or None.
+        watch: finds where recorded ids are left, or None.
 
     Returns:
         Samples and report of `read_samples_with_report`.
@@ -103,6 +107,7 @@ def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], Read
             chat_template=text,
             template_variables={name: _json(value) for name, value in variables.items()},
             unrendered="count",
+            watch=watch,
         )
     except ValueError as error:
         message = str(error)

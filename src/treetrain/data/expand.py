@@ -10,6 +10,7 @@ import numpy as np
 
 from treetrain.data.chat import ASSISTANT, Chat, Tokenizer, Tools
 from treetrain.data.conversations import Conversation, Expand, read_conversation, read_threads
+from treetrain.data.drift_watch import DriftWatch
 from treetrain.data.encode import encode_steps, encode_texts, encode_turns, opening_tokens
 from treetrain.data.formats import FlatRow, Json, RecordedRow, TextRow, TokenRow, TreeRow
 from treetrain.data.report import ReadReport
@@ -31,6 +32,7 @@ class Expander:
         unrendered: whether tools and calls that the template leaves out are refused or counted.
         end_completions: whether a completion given as text ends with the end-of-text token.
         report: counts, added to.
+        watch: told of recorded answers and of steps, or None.
     """
 
     chat: Chat | None
@@ -39,6 +41,7 @@ class Expander:
     unrendered: Unrendered
     end_completions: bool
     report: ReadReport = field(repr=False)
+    watch: DriftWatch | None = field(default=None, repr=False)
 
     def samples(self, row: FlatRow, fields: Json, source: str) -> list[Sample]:
         """Makes the sequences of one row.
@@ -107,6 +110,8 @@ class Expander:
             context = chat.render(question, None, prompt=True)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
+        if self.watch is not None:
+            self.watch.see_answer(row, chat.tokenizer, source)
         return _split_sample(
             row, encode_texts(chat.tokenizer, [context])[0], np.array(row.ids, np.int64), source
         )
@@ -153,7 +158,7 @@ class Expander:
         last = conversation.trained[-1] if conversation.trained else -1
         self.report.messages_after += len(conversation.messages) - 1 - last
         ids = encode_steps(chat.tokenizer, texts)
-        return [
+        samples = [
             Sample(
                 np.concatenate([context, sampled]),
                 np.repeat([0.0, 1.0], [len(context), len(sampled)]),
@@ -166,6 +171,11 @@ class Expander:
                 conversation.trained, ids[::2], ids[1::2], strict=True
             )
         ]
+        if self.watch is not None:
+            lengths = [len(context) for context in ids[::2]]
+            contexts = list(zip(texts[::2], lengths, strict=True))
+            self.watch.see_steps(chat, conversation, samples, contexts)
+        return samples
 
     def _check_calls(self, conversation: Conversation, place: int, turn: str) -> None:
         if not calls_missing(conversation.messages[place], turn):

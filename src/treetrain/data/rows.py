@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from treetrain.data.chat import Chat, Tokenizer, Tools
 from treetrain.data.conversations import Expand
+from treetrain.data.drift_watch import DriftWatch
 from treetrain.data.expand import Expander, Unrendered
 from treetrain.data.formats import as_object, ignored_fields, parse_row
 from treetrain.data.report import ReadReport
@@ -70,6 +71,7 @@ def read_samples_with_report(
     template_variables: Mapping[str, Any] | None = None,
     end_completions: bool = True,
     unrendered: Unrendered = "refuse",
+    watch: DriftWatch | None = None,
 ) -> tuple[list[Sample], ReadReport]:
     """Reads a file of rows into sequences, and counts what was decided on the way.
 
@@ -101,6 +103,7 @@ def read_samples_with_report(
         end_completions: whether a completion given as text ends with the end-of-text token.
         unrendered: what happens when the template leaves out tools or tool calls: `refuse` or
             `count`.
+        watch: finds where recorded ids are left, or None.
 
     Returns:
         The sequences in the order of the file, and the report.
@@ -122,7 +125,7 @@ def read_samples_with_report(
         chat = Chat(tokenizer, chat_template, dict(template_variables or {}))
     beside = path.parent / TOOLS_BESIDE
     schemas, tools_file = _read_tools(tools, beside)
-    expander = Expander(chat, expand, schemas, unrendered, end_completions, report)
+    expander = Expander(chat, expand, schemas, unrendered, end_completions, report, watch)
     samples: list[Sample] = []
     for row, source in _read_rows(path):
         report.rows += 1
