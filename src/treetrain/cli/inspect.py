@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     tokenizer = None if args.tokenizer is None else load_tokenizer(args.tokenizer)
     decode = None if tokenizer is None else plain_decode(tokenizer)
     watch = None if decode is None else DriftWatch(decode)
-    samples, report = read_file(args, tokenizer, watch)
+    samples, report = read_file(args, tokenizer, watch=watch)
     progress(f"counting {len(samples)} sequences")
     inspection = inspect_samples(samples, shape=shape)
     drift = None if watch is None else measure_drift(watch)

@@ -119,9 +119,7 @@ def plain_decode(tokenizer: Any) -> Callable[[list[int]], str]:
     Returns:
         Token ids to text; special tokens are spelled out.
     """
-    return partial(
-        tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False
-    )
+    return partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")

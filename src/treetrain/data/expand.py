@@ -20,6 +20,9 @@ from treetrain.data.turns import calls_missing, find_turns, split_step, tools_mi
 
 Unrendered = Literal["refuse", "count"]
 
+#: The kind of row under which sequences of tree files are counted.
+STORED = "StoredTree"
+
 
 @dataclass
 class Expander:
@@ -78,12 +81,26 @@ class Expander:
             sample = self._recorded_sample(row, source)
         else:
             sample = sample_of_ids(row, source, self.report)
+        self._check_vocabulary(sample, source)
+        return sample
+
+    def see_stored(self, sample: Sample, source: str) -> None:
+        """Counts a sequence that was read as a sequence.
+
+        Args:
+            sample: the sequence.
+            source: file and line.
+        """
+        self.report.kinds[STORED] += 1
+        self.report.already_sequences += self.expand == "per_step"
+        self._check_vocabulary(sample, source)
+
+    def _check_vocabulary(self, sample: Sample, source: str) -> None:
         largest = int(sample.tokens.max(initial=0))
         if self._vocabulary is not None and largest >= self._vocabulary:
             self.report.ids_outside += 1
             if self.report.first_outside is None:
                 self.report.first_outside = f"{source} with id {largest} of {self._vocabulary}"
-        return sample
 
     @cached_property
     def _vocabulary(self) -> int | None:

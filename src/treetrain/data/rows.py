@@ -14,6 +14,7 @@ from treetrain.data.expand import Expander, Unrendered
 from treetrain.data.formats import as_object, ignored_fields, parse_row
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Sample
+from treetrain.data.tree_file import is_tree_file, iter_tree_file
 from treetrain.errors import check_type
 
 TOOLS_BESIDE = "tools.json"
@@ -91,7 +92,7 @@ def read_samples_with_report(
     Prompt and completion as text are encoded apart too, for the same reason.
 
     Args:
-        path: file of JSON lines, or one JSON array.
+        path: file of JSON lines, or one JSON array, or a tree file.
         tokenizer: tokenizer of transformers; needed unless all rows are token ids.
         expand: `whole` or `per_step`.
         tools: schemas of the tools for conversations that have none of their own, or a JSON file of
@@ -127,7 +128,10 @@ def read_samples_with_report(
     schemas, tools_file = _read_tools(tools, beside)
     expander = Expander(chat, expand, schemas, unrendered, end_completions, report, watch)
     samples: list[Sample] = []
-    for row, source in _read_rows(path):
+    trees = is_tree_file(path)
+    if trees:
+        samples = _read_stored(path, expander, select)
+    for row, source in () if trees else _read_rows(path):
         report.rows += 1
         if select and not _is_selected(row, select, source):
             report.not_selected += 1
@@ -193,6 +197,21 @@ def _read_tools(tools: str | Path | Tools | None, beside: Path) -> tuple[Tools |
     if not _is_list_of_objects(schemas):
         raise ValueError(f"{tools}: must be a JSON list of tool schemas, got something else")
     return schemas, str(tools)
+
+
+def _read_stored(path: Path, expander: Expander, select: Mapping[str, str] | None) -> list[Sample]:
+    """Reads a tree file; each of its sequences counts as a row."""
+    found: list[tuple[int, Sample]] = []
+    for index, sample in iter_tree_file(path):
+        source = sample.source or f"{path.name}: sequence {index}"
+        names = {"group": sample.group, "trajectory_id": sample.trajectory}
+        expander.report.rows += 1
+        if select and not _is_selected(names, select, source):
+            expander.report.not_selected += 1
+            continue
+        expander.see_stored(sample, source)
+        found.append((index, sample))
+    return [sample for _, sample in sorted(found, key=lambda pair: pair[0])]
 
 
 def _is_list_of_objects(value: Any) -> bool:

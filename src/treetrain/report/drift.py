@@ -95,8 +95,8 @@ def drift_lines(report: DriftReport) -> list[str]:
         lines += _examples(watch.answer_drifts, watch.decode)
         if watch.other_retok:
             lines.append(
-                f"    {say_count(watch.other_retok, 'row')} with a `retok` that this tokenizer does "
-                f"not give"
+                f"    {say_count(watch.other_retok, 'row')} with a `retok` that this tokenizer "
+                f"does not give"
             )
     if watch.steps:
         lines.append(
@@ -120,7 +120,8 @@ def _kept_lines(report: DriftReport) -> list[str]:
     share = 100 * saved / report.tree_tokens
     lines = [
         f"  a template that keeps what was sampled would make {report.kept_tree_tokens:,} tree "
-        f"tokens of {report.tree_tokens:,} ({abs(share):.1f} % {'less' if saved >= 0 else 'more'})"
+        f"tokens instead of {report.tree_tokens:,} ({abs(share):.1f} % "
+        f"{'fewer' if saved >= 0 else 'more'})"
     ]
     if unknown:
         lines.append(
