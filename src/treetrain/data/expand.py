@@ -127,11 +127,11 @@ class Expander:
             context = chat.render(question, None, prompt=True)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
+        ids = np.array(row.ids, np.int64)
+        sample = _split_sample(row, encode_texts(chat.tokenizer, [context])[0], ids, source)
         if self.watch is not None:
             self.watch.see_answer(row, chat.tokenizer, source)
-        return _split_sample(
-            row, encode_texts(chat.tokenizer, [context])[0], np.array(row.ids, np.int64), source
-        )
+        return sample
 
     def _conversation_samples(self, conversation: Conversation) -> list[Sample]:
         try:
