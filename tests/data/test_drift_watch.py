@@ -10,6 +10,9 @@ import pytest
 from treetrain.cli.tokenizers import load_tokenizer, plain_decode
 from treetrain.data.drift_watch import DriftWatch
 from treetrain.data.rows import read_samples_with_report
+from treetrain.data.sample import Sample
+from treetrain.data.tree_file import tree_lines
+from treetrain.tree.build import build_prefix_tree
 
 QUESTION = {"role": "user", "content": "water bench 3"}
 
@@ -19,7 +22,7 @@ def watch_rows(
 ) -> tuple[DriftWatch, list[Any]]:
     path = folder / "data.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    watch = DriftWatch(plain_decode(tokenizer))
+    watch = DriftWatch(None if tokenizer is None else plain_decode(tokenizer))
     samples, _ = read_samples_with_report(path, tokenizer=tokenizer, watch=watch, **arguments)
     return watch, samples
 
@@ -139,7 +142,9 @@ def test_replies_of_a_message_tree_are_compared_with_the_answer_they_follow(
         return {"role": role, "text": text, "replies": list(replies)}
 
     again = [reply("prompter", "c", reply("assistant", answer)) for answer in ("d", "e")]
-    tree = {"prompt": reply("prompter", "a", reply("assistant", "<think>\nx\n</think>\n\nb", *again))}
+    tree = {
+        "prompt": reply("prompter", "a", reply("assistant", "<think>\nx\n</think>\n\nb", *again))
+    }
     watch, samples = watch_rows(
         tmp_path, tokenizer, tree, expand="per_step", chat_template=templates.stripping
     )
@@ -158,6 +163,28 @@ def test_conversations_of_two_rows_are_not_compared(tmp_path, tokenizer, templat
         chat_template=templates.chatml,
     )
     assert watch.steps == 0
+
+
+def test_rows_of_ids_are_compared_with_the_row_before_of_their_trajectory(tmp_path):
+    rows = [
+        {"input_ids": ids, "group": "g", "trajectory_id": name}
+        for name, ids in [("x", [1, 2]), ("y", [7]), ("x", [1, 2, 3]), ("x", [1, 4]), (None, [9])]
+    ]
+    watch, _ = watch_rows(tmp_path, None, *rows)
+    assert (watch.steps, watch.unknown) == (2, 1)
+    (drift,) = watch.step_drifts
+    assert (drift.kind, drift.place, drift.lost) == ("other ids", 1, 2)
+    assert (drift.source, drift.later) == ("data.jsonl:3", "data.jsonl:4")
+
+
+def test_a_tree_file_is_watched_in_the_order_it_was_written_in(tmp_path):
+    samples = [Sample([1, 2][:n], trajectory="x", group=n % 2) for n in (2, 1, 2)]
+    path = tmp_path / "t.tree.jsonl"
+    path.write_text("".join(line for line, _ in tree_lines(samples, build_prefix_tree)))
+    watch = DriftWatch()
+    read_samples_with_report(path, watch=watch)
+    assert (watch.steps, watch.step_drifts) == (1, [])
+    assert [own.tolist() for _, own in watch.rendered] == [[1, 2], [1], [1, 2]]
 
 
 @pytest.mark.integration

@@ -54,11 +54,11 @@ def run(args: argparse.Namespace) -> int:
     shape = DEFAULT_SHAPE if args.shape is None else _shape(args.shape)
     tokenizer = None if args.tokenizer is None else load_tokenizer(args.tokenizer)
     decode = None if tokenizer is None else plain_decode(tokenizer)
-    watch = None if decode is None else DriftWatch(decode)
+    watch = DriftWatch(decode)
     samples, report = read_file(args, tokenizer, watch=watch)
     progress(f"counting {len(samples)} sequences")
     inspection = inspect_samples(samples, shape=shape)
-    drift = None if watch is None else measure_drift(watch)
+    drift = measure_drift(watch)
     progress.wipe()
     if args.json:
         print(json.dumps(as_json(inspection, report, decode, drift=drift), ensure_ascii=False))

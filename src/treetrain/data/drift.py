@@ -15,7 +15,7 @@ import numpy as np
 from treetrain.data.sample import Ints
 
 Decode = Callable[[list[int]], str]
-Kind = Literal["re-tokenised", "re-rendered"]
+Kind = Literal["re-tokenised", "re-rendered", "other ids"]
 
 #: Tokens shown before the place, and from it on.
 SHOWN = 6
@@ -29,10 +29,10 @@ class Drift:
 
     Attributes:
         kind: `re-tokenised`: the text is the same and its ids are not; `re-rendered`: the text is
-            another.
+            another; `other ids`: there was no tokenizer to tell the two apart.
         source: file and line; of a conversation also the message in which the place lies.
-        later: source of the step whose context leaves the recorded ids; None where a recorded
-            answer was compared with its own text.
+        later: source of the step that leaves the recorded ids; None where a recorded answer was
+            compared with its own text.
         place: index of the first recorded token that differs: in the answer, or on the path of the
             recorded step.
         length: recorded tokens, of the answer or of the whole step.
@@ -57,14 +57,14 @@ class Drift:
 
 
 def find_drift(
-    recorded: Ints, again: Ints, decode: Decode, *, source: str, later: str | None = None
+    recorded: Ints, again: Ints, decode: Decode | None, *, source: str, later: str | None = None
 ) -> Drift | None:
     """Compares recorded ids with those that were to begin with them.
 
     Args:
         recorded: the recorded ids, [L] int64.
         again: ids of the same text, or of a text that goes on behind it, [M] int64.
-        decode: ids to text, nothing of it cleaned up.
+        decode: ids to text, nothing of it cleaned up, or None.
         source: where the recorded ids stand.
         later: where the others stand, or None.
 
@@ -82,10 +82,8 @@ def find_drift(
     if place == len(recorded):
         return None
     start = max(0, place - SHOWN)
-    text = decode(recorded[start:].tolist()).rstrip(NO_CHARACTER)
-    same = decode(again[start:].tolist()).startswith(text)
     return Drift(
-        kind="re-tokenised" if same else "re-rendered",
+        kind=_kind(recorded[start:], again[start:], decode),
         source=source,
         later=later,
         place=place,
@@ -94,6 +92,13 @@ def find_drift(
         recorded=recorded[place : place + SHOWN],
         again=again[place : place + SHOWN],
     )
+
+
+def _kind(recorded: Ints, again: Ints, decode: Decode | None) -> Kind:
+    if decode is None:
+        return "other ids"
+    text = decode(recorded.tolist()).rstrip(NO_CHARACTER)
+    return "re-tokenised" if decode(again.tolist()).startswith(text) else "re-rendered"
 
 
 def common_length(one: Ints, other: Ints) -> int:

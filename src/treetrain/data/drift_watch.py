@@ -1,7 +1,8 @@
 """Watches rows being made into sequences and finds where recorded ids are left.
 
-Two things are compared: a recorded answer with the ids that encoding its text gives, and the
-context of each step with the context and sampled tokens of the step before. `drift` compares.
+What is compared: a recorded answer with the ids that encoding its text gives; the context of each
+step of a conversation with the context and sampled tokens of the step before; and a row of ids with
+the row before it of its trajectory. `drift` compares.
 """
 
 from __future__ import annotations
@@ -44,20 +45,21 @@ class DriftWatch:
     """What was compared while a file was read, and where it drifted.
 
     Attributes:
-        decode: ids to text, nothing of it cleaned up.
+        decode: ids to text, nothing of it cleaned up, or None.
         answers: recorded answers that were tokenised again.
         answer_tokens: recorded tokens in them.
         other_retok: answers whose `retok` is not what this tokenizer gives.
         answer_drifts: where answers leave their recorded ids, in the order of the file.
         steps: steps that have a step before them.
-        step_drifts: where contexts leave the step before, in the order of the file.
-        unknown: of these, how many have new messages that could not be told from the text, so that
-            history with the sampled tokens cannot be built: the step is kept as it is.
+        step_drifts: where steps leave the step before, in the order of the file.
+        unknown: of these, how many have new messages that could not be told from what was sampled,
+            so that history with the sampled tokens cannot be built: the step is kept as it is. So
+            it is in all steps of ids alone.
         rendered: group and tokens of every step as it is, in the order of the file.
         kept: the same where history keeps what was sampled.
     """
 
-    decode: Decode
+    decode: Decode | None = None
     answers: int = 0
     answer_tokens: int = 0
     other_retok: int = 0
@@ -68,6 +70,10 @@ class DriftWatch:
     rendered: list[tuple[Hashable, Ints]] = field(default_factory=list[tuple[Hashable, Ints]])
     kept: list[tuple[Hashable, Ints]] = field(default_factory=list[tuple[Hashable, Ints]])
     _row: str | None = field(default=None, repr=False)
+    # Of each trajectory of ids, the last step and where it stands.
+    _last: dict[tuple[Hashable, Hashable], tuple[Ints, str]] = field(
+        default_factory=dict[tuple[Hashable, Hashable], tuple[Ints, str]], repr=False
+    )
     # By the identity of the message: threads of a tree hold the same messages.
     _steps: dict[int, tuple[Message, _Step]] = field(
         default_factory=dict[int, tuple[Message, _Step]], repr=False
@@ -82,7 +88,11 @@ class DriftWatch:
             source: file and line.
         """
         recorded = np.array(row.ids, dtype=np.int64)
-        text = self.decode(row.ids) if row.text is None else row.text
+        text = row.text
+        if text is None:
+            if self.decode is None:
+                return
+            text = self.decode(row.ids)
         again = encode_texts(tokenizer, [text])[0]
         self.answers += 1
         self.answer_tokens += len(recorded)
@@ -90,6 +100,29 @@ class DriftWatch:
         drift = find_drift(recorded, again, self.decode, source=source)
         if drift is not None:
             self.answer_drifts.append(drift)
+
+    def see_ids(self, sample: Sample, source: str) -> None:
+        """Compares a step of ids with the one before it of its trajectory.
+
+        Args:
+            sample: a sequence that was recorded as ids; without a trajectory it is no step.
+            source: file and line.
+        """
+        if sample.trajectory is None:
+            return
+        name = (sample.group, sample.trajectory)
+        before = self._last.get(name)
+        self._last[name] = (sample.tokens, source)
+        self.rendered.append((sample.group, sample.tokens))
+        self.kept.append((sample.group, sample.tokens))
+        if before is None:
+            return
+        self.steps += 1
+        tokens, where = before
+        drift = find_drift(tokens, sample.tokens, self.decode, source=where, later=source)
+        if drift is not None:
+            self.step_drifts.append(drift)
+            self.unknown += 1
 
     def see_steps(
         self,

@@ -81,6 +81,7 @@ class Expander:
             sample = self._recorded_sample(row, source)
         else:
             sample = sample_of_ids(row, source, self.report)
+            self._watch_ids(sample, source)
         self._check_vocabulary(sample, source)
         return sample
 
@@ -94,6 +95,11 @@ class Expander:
         self.report.kinds[STORED] += 1
         self.report.already_sequences += self.expand == "per_step"
         self._check_vocabulary(sample, source)
+        self._watch_ids(sample, source)
+
+    def _watch_ids(self, sample: Sample, source: str) -> None:
+        if self.watch is not None:
+            self.watch.see_ids(sample, source)
 
     def _check_vocabulary(self, sample: Sample, source: str) -> None:
         largest = int(sample.tokens.max(initial=0))

@@ -201,8 +201,9 @@ def _read_tools(tools: str | Path | Tools | None, beside: Path) -> tuple[Tools |
 
 def _read_stored(path: Path, expander: Expander, select: Mapping[str, str] | None) -> list[Sample]:
     """Reads a tree file; each of its sequences counts as a row."""
-    found: list[tuple[int, Sample]] = []
-    for index, sample in iter_tree_file(path):
+    found = sorted(iter_tree_file(path), key=lambda pair: pair[0])
+    samples: list[Sample] = []
+    for index, sample in found:
         source = sample.source or f"{path.name}: sequence {index}"
         names = {"group": sample.group, "trajectory_id": sample.trajectory}
         expander.report.rows += 1
@@ -210,8 +211,8 @@ def _read_stored(path: Path, expander: Expander, select: Mapping[str, str] | Non
             expander.report.not_selected += 1
             continue
         expander.see_stored(sample, source)
-        found.append((index, sample))
-    return [sample for _, sample in sorted(found, key=lambda pair: pair[0])]
+        samples.append(sample)
+    return samples
 
 
 def _is_list_of_objects(value: Any) -> bool:

@@ -6,6 +6,7 @@ alone. `written_rows` makes such objects, `tree_file` files of them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, cast
 
@@ -168,7 +169,7 @@ def _values(one: _Sequence, length: int, source: str, place: str) -> dict[str, A
                 raise field_error(
                     source, field, f"must be a number, or one per token, got {number!r:.60}"
                 )
-            if not abs(number) <= np.finfo(np.float64).max:
+            if not abs(number) <= sys.float_info.max:
                 raise field_error(source, field, f"must be finite, got {number!r:.60}")
         if isinstance(value, list) and len(numbers) != length:
             raise field_error(source, field, f"has {len(numbers)} entries for {length} tokens")

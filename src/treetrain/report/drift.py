@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,8 +114,8 @@ def _kept_lines(report: DriftReport) -> list[str]:
     unknown, drifts = report.watch.unknown, len(report.watch.step_drifts)
     if unknown == drifts:
         return [
-            "  what a template that keeps what was sampled would make cannot be said: the new "
-            "messages of no such step can be told from its text"
+            "  what a template that keeps what was sampled would make cannot be said: where a step "
+            "drifts, what it adds cannot be told from what it rewrites"
         ]
     saved = report.tree_tokens - report.kept_tree_tokens
     share = 100 * saved / report.tree_tokens
@@ -125,8 +126,8 @@ def _kept_lines(report: DriftReport) -> list[str]:
     ]
     if unknown:
         lines.append(
-            f"    {unknown:,} of {drifts:,} are taken as they are: their new messages cannot be "
-            f"told from the text"
+            f"    {unknown:,} of {drifts:,} are taken as they are: what they add cannot be told "
+            f"from what they rewrite"
         )
     return lines
 
@@ -134,18 +135,16 @@ def _kept_lines(report: DriftReport) -> list[str]:
 def _kinds(drifts: Sequence[Drift]) -> str:
     if not drifts:
         return ""
-    rendered = sum(drift.kind == "re-rendered" for drift in drifts)
-    return (
-        f": {rendered:,} re-rendered, {len(drifts) - rendered:,} re-tokenised; "
-        f"{_lost(drifts):,} of their tokens lost"
-    )
+    counts = Counter(drift.kind for drift in drifts)
+    named = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
+    return f": {named}; {_lost(drifts):,} of their tokens lost"
 
 
 def _lost(drifts: Sequence[Drift]) -> int:
     return sum(drift.lost for drift in drifts)
 
 
-def _counts(drifts: Sequence[Drift], decode: Decode) -> Json:
+def _counts(drifts: Sequence[Drift], decode: Decode | None) -> Json:
     return {
         "drifts": len(drifts),
         "re_rendered": sum(drift.kind == "re-rendered" for drift in drifts),
@@ -155,7 +154,7 @@ def _counts(drifts: Sequence[Drift], decode: Decode) -> Json:
     }
 
 
-def _drift(drift: Drift, decode: Decode) -> Json:
+def _drift(drift: Drift, decode: Decode | None) -> Json:
     pieces = {name: getattr(drift, name).tolist() for name in ("before", "recorded", "again")}
     return {
         "kind": drift.kind,
@@ -165,11 +164,11 @@ def _drift(drift: Drift, decode: Decode) -> Json:
         "length": drift.length,
         "lost": drift.lost,
         **pieces,
-        "text": {name: decode(ids) for name, ids in pieces.items()},
+        **({} if decode is None else {"text": {name: decode(ids) for name, ids in pieces.items()}}),
     }
 
 
-def _examples(drifts: Sequence[Drift], decode: Decode) -> list[str]:
+def _examples(drifts: Sequence[Drift], decode: Decode | None) -> list[str]:
     lines: list[str] = []
     # Those that lose most say most; equal ones stay in the order of the file.
     for drift in sorted(drifts, key=lambda drift: -drift.lost)[:DRIFTS_SHOWN]:
@@ -187,7 +186,9 @@ def _examples(drifts: Sequence[Drift], decode: Decode) -> list[str]:
     return lines
 
 
-def _shown(ids: Ints, decode: Decode) -> str:
+def _shown(ids: Ints, decode: Decode | None) -> str:
+    if decode is None:
+        return " ".join(map(str, ids.tolist()))
     # Where only the borders of tokens differ, the decoded pieces would be the same.
     return " ".join(repr(decode([token])) for token in ids.tolist())
 

@@ -38,7 +38,7 @@ def as_json(
         inspection: the counts.
         report: how the file was read.
         decode: token ids to text, or None.
-        drift: where recorded ids are left, or None where nothing was watched.
+        drift: where recorded ids are left, or None where reading was not watched.
 
     Returns:
         The object that `--json` prints.
@@ -87,7 +87,7 @@ def as_text(
         inspection: the counts.
         report: how the file was read.
         decode: token ids to text, or None.
-        drift: where recorded ids are left, or None where nothing was watched.
+        drift: where recorded ids are left, or None where reading was not watched.
 
     Returns:
         Several lines.
