@@ -87,14 +87,22 @@ def test_reading_counts_sequences_and_selects_them(tmp_path):
         read_samples(path, select={"kind": "a"})
 
 
-def test_trees_are_read_one_after_the_other(tmp_path):
+def test_a_sequence_is_given_as_soon_as_its_turn_comes(tmp_path):
     path = write(tmp_path, EXAMPLE)
     with path.open("a") as file:
         file.write("no JSON\n")
     found = iter_tree_file(path)
-    assert [next(found)[0] for _ in range(5)] == [0, 2, 3, 4, 1]
+    assert [contents(next(found)) for _ in EXAMPLE] == [contents(one) for one in EXAMPLE]
     with pytest.raises(ValueError, match=r"^t\.tree\.jsonl:5: must be JSON"):
         next(found)
+
+
+def test_trees_of_groups_that_stood_together_are_read_one_after_the_other(tmp_path):
+    path = write(tmp_path, sorted(EXAMPLE, key=lambda sample: str(sample.group)))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], "no JSON"]))
+    found = iter_tree_file(path)
+    assert [len(next(found)) for _ in range(4)] == [5, 5, 0, 3]
 
 
 def test_ids_that_the_tokenizer_does_not_have_are_counted(tmp_path, tokenizer):
@@ -161,7 +169,7 @@ def put(*place: Any, value: Any) -> Any:
         (2, put("sequences", value=[]), "2: field 'sequences' "),
         (2, put("sequences", 0, "end", value=3), "2: field 'sequences[0].end' must be one of 3"),
         (2, put("sequences", 0, "index", value=2), "2: field 'sequences' must have every index"),
-        (2, put("sequences", 0, "index", value=5), "4: sequences must be numbered 0 to 4"),
+        (2, put("sequences", 0, "index", value=5), "4: sequences must be numbered without"),
         (2, put("sequences", 0, "weights", value=[[1.0, 4]]), "2: field 'sequences[0].weights'"),
         (2, put("sequences", 0, "weights", value=[[1.0, 0]]), "2: field 'sequences[0].weights"),
         (2, put("sequences", 0, "weights", value=[[float("nan"), 5]]), "2: field 'sequences[0].w"),

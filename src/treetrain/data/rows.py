@@ -201,9 +201,8 @@ def _read_tools(tools: str | Path | Tools | None, beside: Path) -> tuple[Tools |
 
 def _read_stored(path: Path, expander: Expander, select: Mapping[str, str] | None) -> list[Sample]:
     """Reads a tree file; each of its sequences counts as a row."""
-    found = sorted(iter_tree_file(path), key=lambda pair: pair[0])
     samples: list[Sample] = []
-    for index, sample in found:
+    for index, sample in enumerate(iter_tree_file(path)):
         source = sample.source or f"{path.name}: sequence {index}"
         names = {"group": sample.group, "trajectory_id": sample.trajectory}
         expander.report.rows += 1

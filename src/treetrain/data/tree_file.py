@@ -96,20 +96,23 @@ def is_tree_file(path: Path) -> bool:
     return isinstance(first, dict) and cast(dict[str, Any], first).get("format") == FORMAT
 
 
-def iter_tree_file(path: Path) -> Iterator[tuple[int, Sample]]:
-    """Reads a tree file, one tree in memory at a time.
+def iter_tree_file(path: Path) -> Iterator[Sample]:
+    """Reads a tree file in the order its sequences were written in.
+
+    In memory is one tree, and what waits for its turn: nothing where each group's sequences stood
+    together.
 
     Args:
         path: the file.
 
     Yields:
-        Each sequence with its place in the order they were written in, tree after tree.
+        The sequences.
 
     Raises:
         ValueError: a line is wrong or missing; file and line are named.
     """
-    seen: set[int] = set()
-    trees = number = 0
+    waiting: dict[int, Sample] = {}
+    turn = trees = number = 0
     end: Any = None
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
@@ -125,27 +128,19 @@ def iter_tree_file(path: Path) -> Iterator[tuple[int, Sample]]:
                 continue
             trees += 1
             for index, sample in read_tree_row(line, source):
-                if index in seen:
+                if index < turn or index in waiting:
                     raise ValueError(
                         f"{source}: field 'sequences' must have every index once, got {index} again"
                     )
-                seen.add(index)
-                yield index, sample
-    source = f"{path.name}:{max(number, 1)}"
-    if end is None:
+                waiting[index] = sample
+                while turn in waiting:
+                    yield waiting.pop(turn)
+                    turn += 1
+    _check_end(end, f"{path.name}:{max(number, 1)}", trees=trees, sequences=turn + len(waiting))
+    if waiting:
         raise ValueError(
-            f"{source}: a tree file must end with the line that counts its trees, got none: the "
-            f"file was cut off"
-        )
-    if end != {"trees": trees, "sequences": len(seen)}:
-        raise ValueError(
-            f"{source}: the last line must count {trees} trees and {len(seen)} sequences, as there "
-            f"are, got {end}"
-        )
-    if seen and max(seen) != len(seen) - 1:
-        lost = next(index for index in range(len(seen)) if index not in seen)
-        raise ValueError(
-            f"{source}: sequences must be numbered 0 to {len(seen) - 1}, got none with index {lost}"
+            f"{path.name}:{number}: sequences must be numbered without a gap, got none with index "
+            f"{turn}"
         )
 
 
@@ -164,6 +159,19 @@ def _check_header(line: Any, source: str) -> None:
         raise ValueError(
             f"{source}: field 'version' must be {VERSION}, got {version!r:.60}: the file was "
             f"written by another treetrain"
+        )
+
+
+def _check_end(end: Any, source: str, *, trees: int, sequences: int) -> None:
+    if end is None:
+        raise ValueError(
+            f"{source}: a tree file must end with the line that counts its trees, got none: the "
+            f"file was cut off"
+        )
+    if end != {"trees": trees, "sequences": sequences}:
+        raise ValueError(
+            f"{source}: the last line must count {trees} trees and {sequences} sequences, as there "
+            f"are, got {end!r:.80}"
         )
 
 
