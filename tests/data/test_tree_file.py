@@ -243,3 +243,18 @@ def test_a_foreign_tree_with_siblings_that_start_alike_gives_its_sequences(tmp_p
     edit(path, 2, lambda row: [one.update(end=n) for n, one in enumerate(row["sequences"])])
     found = read_samples(path)
     assert [np.asarray(one.tokens).tolist() for one in found] == [[1, 2], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("file", "expand"),
+    [
+        ("taubench-airline/trajectories.jsonl", "per_step"),
+        ("sweagent-demos/trajectories.jsonl", "per_step"),
+        ("tree-of-thought/samples.jsonl", "whole"),
+        ("openassistant-trees/trees.jsonl", "per_step"),
+    ],
+)
+def test_public_rows_come_back_byte_for_byte(shared_data, tokenizer, tmp_path, file, expand):
+    samples = read_samples(shared_data / file, tokenizer=tokenizer, expand=expand)
+    found = read_samples(write(tmp_path, samples))
+    assert [contents(one) for one in found] == [contents(one) for one in samples]
