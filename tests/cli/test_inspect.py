@@ -201,3 +201,29 @@ def test_rows_of_ids_need_neither_torch_nor_transformers(ids):
         [sys.executable, "-c", program, str(ids)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_drift_of_steps_is_said_in_text_and_in_json(talks, capsys):
+    words = [str(talks), "--tokenizer", "demo", "--expand", "per_step"]
+    drift = inspect_json(capsys, *words)["drift"]
+    assert drift["steps"]["compared"] == 4
+    assert drift["steps"]["drifts"] == drift["steps"]["re_rendered"] == 4
+    assert drift["steps"]["not_kept"] == 0
+    assert drift["steps"]["found"][0]["text"]["recorded"].startswith("<think>")
+    main(["inspect", *words])
+    said = capsys.readouterr().out
+    assert "steps: 4 of 4 do not begin with the step before them" in said
+    kept, now = drift["steps"]["kept_tree_tokens"], drift["steps"]["tree_tokens"]
+    assert f"{kept:,} tree tokens instead of {now:,}" in said
+
+
+def test_tree_tokens_of_steps_are_those_of_the_inspection(talks, capsys):
+    found = inspect_json(capsys, str(talks), "--tokenizer", "demo", "--expand", "per_step")
+    assert found["drift"]["steps"]["tree_tokens"] == found["tree_tokens"]
+
+
+def test_nothing_is_said_of_drift_where_nothing_can_be_compared(ids, talks, capsys):
+    drift = inspect_json(capsys, str(ids))["drift"]
+    assert drift["answers"]["compared"] == drift["steps"]["compared"] == 0
+    main(["inspect", str(talks), "--tokenizer", "demo"])
+    assert "\ndrift (" not in capsys.readouterr().out

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from treetrain.data.drift_watch import DriftWatch
+    from treetrain.data.expand import Unrendered
     from treetrain.data.report import ReadReport
 
 #: What messages call an argument of `read_samples`, and the option that sets it.
@@ -15,6 +17,7 @@ OPTIONS = {
     "tokenizer=...": "--tokenizer T",
     "expand='per_step'": "--expand per_step",
     "expand='whole'": "--expand whole",
+    "unrendered='count'": "--unrendered count",
     "another chat_template": "another --chat-template",
     "split=...": "--split S",
 }
@@ -80,15 +83,23 @@ def add_reading_arguments(parser: argparse.ArgumentParser, *, without: str | Non
     )
 
 
-def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], ReadReport]:
+def read_file(
+    args: argparse.Namespace,
+    tokenizer: Any,
+    *,
+    watch: DriftWatch | None = None,
+    unrendered: Unrendered = "count",
+) -> tuple[list[Any], ReadReport]:
     """Reads the file that the arguments of `add_reading_arguments` name.
 
-    What a chat template leaves out is counted here, not refused: counting and comparing are right
-    for whatever text there is.
+    What a chat template leaves out is counted here, not refused, unless that is asked for: counting
+    and comparing are right for whatever text there is.
 
     Args:
         args: parsed arguments.
         tokenizer: what `load_tokenizer` gave, or None.
+        watch: finds where recorded ids are left, or None.
+        unrendered: what happens to tools and calls that the template leaves out.
 
     Returns:
         Samples and report of `read_samples_with_report`.
@@ -110,7 +121,8 @@ def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], Read
             select=select,
             chat_template=text,
             template_variables={name: _json(value) for name, value in variables.items()},
-            unrendered="count",
+            unrendered=unrendered,
+            watch=watch,
             split=args.split,
             skip_bad_rows=args.skip_bad_rows,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Literal
@@ -18,6 +19,7 @@ from treetrain.data.conversations import (
     read_conversations,
     read_threads,
 )
+from treetrain.data.drift_watch import DriftWatch
 from treetrain.data.encode import encode_steps, encode_texts, encode_turns, opening_tokens
 from treetrain.data.fields import Json
 from treetrain.data.formats import (
@@ -40,6 +42,9 @@ from treetrain.data.turns import calls_missing, find_turns, split_step, tools_mi
 
 Unrendered = Literal["refuse", "count"]
 
+#: The kind of row under which sequences of tree files are counted.
+STORED = "StoredTree"
+
 
 @dataclass
 class Expander:
@@ -52,6 +57,8 @@ class Expander:
         unrendered: whether tools and calls that the template leaves out are refused or counted.
         end_completions: whether a completion given as text ends with the end-of-text token.
         report: counts, added to.
+        watch: told of recorded answers and of steps, or None.
+        seen: what the watch has not been told yet, since the row may still turn out wrong.
     """
 
     chat: Chat | None
@@ -60,6 +67,8 @@ class Expander:
     unrendered: Unrendered
     end_completions: bool
     report: ReadReport = field(repr=False)
+    watch: DriftWatch | None = field(default=None, repr=False)
+    seen: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]], repr=False)
 
     def samples(self, row: FlatRow, fields: Json, source: str) -> list[Sample]:
         """Makes the sequences of one row.
@@ -75,7 +84,8 @@ class Expander:
         self.report.kinds[type(row).__name__] += 1
         self.report.taken_for[describe(row, fields)] += 1
         if isinstance(row, StepRow):
-            return [self._checked_ids(sample_of_step(row, fields, source))]
+            sample = self._checked_ids(sample_of_step(row, fields, source), source)
+            return [self._watched(sample, source)]
         if isinstance(row, (TokenRow, TextRow, RecordedRow)):
             self.report.already_sequences += self.expand == "per_step"
             return [self._plain_sample(row, source)]
@@ -114,18 +124,39 @@ class Expander:
         if isinstance(row, RecordedRow):
             sample = self._recorded_sample(row, source)
         else:
-            sample = sample_of_ids(row, source, self.report)
-        return self._checked_ids(sample)
+            sample = self._watched(sample_of_ids(row, source, self.report), source)
+        return self._checked_ids(sample, source)
 
-    def _checked_ids(self, sample: Sample) -> Sample:
+    def tell_watch(self) -> None:
+        """Tells the watch what was seen since the last time."""
+        for call in self.seen:
+            call()
+        self.seen = []
+
+    def see_stored(self, sample: Sample, source: str) -> None:
+        """Counts a sequence that was read as a sequence.
+
+        Args:
+            sample: the sequence.
+            source: where it stands.
+        """
+        self.report.kinds[STORED] += 1
+        self.report.taken_for["sequence{s} of a tree file"] += 1
+        self.report.already_sequences += self.expand == "per_step"
+        self._watched(self._checked_ids(sample, source), source)
+
+    def _watched(self, sample: Sample, source: str) -> Sample:
+        if self.watch is not None:
+            self.seen.append(partial(self.watch.see_ids, sample, source))
+        return sample
+
+    def _checked_ids(self, sample: Sample, source: str) -> Sample:
         """Counts a sequence with ids that the tokenizer does not have."""
         largest = int(sample.tokens.max(initial=0))
         if self._vocabulary is not None and largest >= self._vocabulary:
             self.report.ids_outside += 1
             if self.report.first_outside is None:
-                self.report.first_outside = (
-                    f"{sample.source} with id {largest} of {self._vocabulary}"
-                )
+                self.report.first_outside = f"{source} with id {largest} of {self._vocabulary}"
         return sample
 
     @cached_property
@@ -153,9 +184,11 @@ class Expander:
             context = chat.render(question, None, prompt=True)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
-        return _split_sample(
-            row, encode_texts(chat.tokenizer, [context])[0], np.array(row.ids, np.int64), source
-        )
+        ids = np.array(row.ids, np.int64)
+        sample = _split_sample(row, encode_texts(chat.tokenizer, [context])[0], ids, source)
+        if self.watch is not None:
+            self.seen.append(partial(self.watch.see_answer, row, chat.tokenizer, source))
+        return sample
 
     def _conversation_samples(self, conversation: Conversation) -> list[Sample]:
         try:
@@ -196,7 +229,10 @@ class Expander:
         if self.expand == "whole":
             samples = join_steps(samples)
             self.report.recorded_sequences += len(samples)
-        return [self._checked_ids(sample) for sample in samples]
+        for sample in samples:
+            place = sample.source or conversation.source
+            self._watched(self._checked_ids(sample, place), place)
+        return samples
 
     def _step_samples(self, conversation: Conversation) -> list[Sample]:
         chat = self._needed_chat(conversation.source)
@@ -212,7 +248,7 @@ class Expander:
         last = conversation.trained[-1] if conversation.trained else -1
         self.report.messages_after += len(conversation.messages) - 1 - last
         ids = encode_steps(chat.tokenizer, texts)
-        return [
+        samples = [
             Sample(
                 np.concatenate([context, sampled]),
                 np.repeat([0.0, 1.0], [len(context), len(sampled)]),
@@ -226,6 +262,11 @@ class Expander:
                 conversation.trained, ids[::2], ids[1::2], strict=True
             )
         ]
+        if self.watch is not None:
+            lengths = [len(context) for context in ids[::2]]
+            contexts = list(zip(texts[::2], lengths, strict=True))
+            self.seen.append(partial(self.watch.see_steps, chat, conversation, samples, contexts))
+        return samples
 
     def _check_calls(self, conversation: Conversation, place: int, turn: str) -> None:
         if not calls_missing(conversation.messages[place], turn):

@@ -11,11 +11,13 @@ from typing import Any, cast
 from treetrain.data.chat import Chat, Tools
 from treetrain.data.containers import RawRow, read_rows
 from treetrain.data.conversations import Expand
-from treetrain.data.expand import Expander, Unrendered
+from treetrain.data.drift_watch import DriftWatch
+from treetrain.data.expand import STORED, Expander, Unrendered
 from treetrain.data.fields import as_object, ignored_fields
 from treetrain.data.formats import parse_row
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Sample
+from treetrain.data.tree_file import is_tree_file, iter_tree_file
 
 TOOLS_BESIDE = "tools.json"
 
@@ -35,6 +37,7 @@ class Reader:
         split: which split of a folder that has several.
         skip_bad_rows: whether wrong rows are skipped and listed in the report.
         report: counts, added to.
+        watch: told of recorded answers and of steps, or None.
     """
 
     path: Path
@@ -47,6 +50,7 @@ class Reader:
     split: str | None
     skip_bad_rows: bool
     report: ReadReport = field(repr=False)
+    watch: DriftWatch | None = field(default=None, repr=False)
 
     def samples(self) -> Iterator[Sample]:
         """Reads the file.
@@ -61,12 +65,22 @@ class Reader:
         """
         counts = ReadReport(str(self.path))
         expander = Expander(
-            self.chat, self.expand, self.tools, self.unrendered, self.end_completions, counts
+            self.chat,
+            self.expand,
+            self.tools,
+            self.unrendered,
+            self.end_completions,
+            counts,
+            self.watch,
         )
+        if self.path.is_file() and is_tree_file(self.path):
+            yield from self._stored_samples(expander)
+            return
         for row in read_rows(self.path, self.split):
             self.report.rows += 1
-            # Counts of a row that turns out wrong are not added.
+            # Counts of a row that turns out wrong are not added, nor is the watch told of it.
             expander.report = ReadReport(str(self.path))
+            expander.seen = []
             try:
                 samples = self._row_samples(row, expander)
             except (ValueError, TypeError) as error:
@@ -75,7 +89,29 @@ class Reader:
                 self.report.skipped.append(str(error))
                 continue
             self.report.add(expander.report)
+            expander.tell_watch()
             yield from samples
+        if not self.report.sequences:
+            raise ValueError(self._say_empty())
+        self._finish()
+
+    def _stored_samples(self, expander: Expander) -> Iterator[Sample]:
+        """Reads a tree file, of which each sequence counts as a row; none can be skipped."""
+        if self.split is not None:
+            raise ValueError(f"split must be left out for a file, got {self.split!r}")
+        expander.report = self.report
+        for index, sample in enumerate(iter_tree_file(self.path)):
+            self.report.rows += 1
+            names = {"group": sample.group, "trajectory_id": sample.trajectory}
+            place = sample.source or f"{self.path.name}: sequence {index}"
+            if self.select and not _is_selected(names, self.select, place):
+                self.report.not_selected += 1
+                continue
+            expander.see_stored(sample, place)
+            expander.tell_watch()
+            self.report.sequences += 1
+            self.report.untrained += not sample.weights[1:].any()
+            yield sample
         if not self.report.sequences:
             raise ValueError(self._say_empty())
         self._finish()
@@ -109,7 +145,7 @@ class Reader:
         if not kinds["ConversationRow"]:
             report.tools_file = None
         chatting = kinds.total() - sum(
-            kinds[name] for name in ("TokenRow", "TextRow", "RecordedRow", "StepRow")
+            kinds[name] for name in ("TokenRow", "TextRow", "RecordedRow", "StepRow", STORED)
         )
         report.no_closing = bool(chatting and chat is not None and not chat.closing.strip())
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from treetrain.data.chat import Chat, Tokenizer, Tools
 from treetrain.data.conversations import Expand
+from treetrain.data.drift_watch import DriftWatch
 from treetrain.data.expand import Unrendered
 from treetrain.data.reader import TOOLS_BESIDE, Reader, read_tools
 from treetrain.data.report import ReadReport
@@ -79,6 +80,7 @@ def read_samples_with_report(
     unrendered: Unrendered = "refuse",
     split: str | None = None,
     skip_bad_rows: bool = False,
+    watch: DriftWatch | None = None,
 ) -> tuple[list[Sample], ReadReport]:
     """Reads a file of rows into sequences, and counts what was decided on the way.
 
@@ -98,8 +100,8 @@ def read_samples_with_report(
     Prompt and completion as text are encoded apart too, for the same reason.
 
     Args:
-        path: file of JSON lines, one JSON array or object, a parquet file, or a folder saved by
-            `datasets`.
+        path: file of JSON lines, one JSON array or object, a parquet file, a folder saved by
+            `datasets`, or a tree file.
         tokenizer: tokenizer of transformers; needed unless all rows are token ids.
         expand: `whole` or `per_step`.
         tools: schemas of the tools for conversations that have none of their own, or a JSON file of
@@ -114,6 +116,7 @@ def read_samples_with_report(
         split: which split of a folder that has several; None where there is one.
         skip_bad_rows: whether a wrong row is skipped, counted and listed in the report instead of
             being an error. A file that breaks off is an error either way.
+        watch: finds where recorded ids are left, or None.
 
     Returns:
         The sequences in the order of the file, and the report.
@@ -138,6 +141,7 @@ def read_samples_with_report(
             unrendered=unrendered,
             split=split,
             skip_bad_rows=skip_bad_rows,
+            watch=watch,
         )
     )
     return samples, report
@@ -157,6 +161,7 @@ def iter_samples(
     unrendered: Unrendered = "refuse",
     split: str | None = None,
     skip_bad_rows: bool = False,
+    watch: DriftWatch | None = None,
 ) -> Iterator[Sample]:
     """Reads rows one by one; the memory it takes does not grow with the file.
 
@@ -173,6 +178,7 @@ def iter_samples(
         unrendered: `refuse` or `count` tools and tool calls that the template leaves out.
         split: which split of a folder that has several.
         skip_bad_rows: whether wrong rows are skipped and counted.
+        watch: finds where recorded ids are left, or None.
 
     Returns:
         An iterator over the sequences in the order of the file. It raises what
@@ -207,6 +213,7 @@ def iter_samples(
         split=split,
         skip_bad_rows=skip_bad_rows,
         report=report,
+        watch=watch,
     ).samples()
 
 
