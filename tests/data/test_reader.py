@@ -59,11 +59,11 @@ def peak_of(path: Path) -> int:
 
 @pytest.mark.parametrize("write", [write_lines, write_array, write_parquet])
 def test_memory_does_not_grow_with_the_file(tmp_path, write: Callable[[Path, int], None]):
-    write(tmp_path / "small", 200)
-    write(tmp_path / "large", 2000)
+    write(tmp_path / "small", 100)
+    write(tmp_path / "large", 1000)
     peak_of(tmp_path / "small")
     small, large = peak_of(tmp_path / "small"), peak_of(tmp_path / "large")
-    # The samples of the large file alone are ten million bytes.
+    # The samples of the large file alone are five million bytes.
     assert large < small + 200_000
 
 
@@ -128,3 +128,19 @@ def test_a_file_that_breaks_off_is_an_error_even_where_rows_are_skipped(tmp_path
 def test_arguments_of_another_type_are_refused_before_anything_is_read(tmp_path, name):
     with pytest.raises(TypeError, match=f"^{name} must be "):
         iter_samples(tmp_path / "no file", **{name: 3})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, True),
+        ({"history": [{"role": "assistant", "content": "a"}]}, True),
+        (GOOD, False),
+    ],
+)
+def test_schemas_beside_the_file_are_named_where_rows_could_use_them(
+    tmp_path, tokenizer, write_rows, row, said
+):
+    (tmp_path / "tools.json").write_text("[]")
+    _, report = read_samples_with_report(write_rows(row), tokenizer=tokenizer)
+    assert (report.tools_file == str(tmp_path / "tools.json")) is said

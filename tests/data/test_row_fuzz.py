@@ -119,7 +119,7 @@ def read(path: Path, tokenizer: Any, expand: Any = "whole", *, skip: bool) -> Re
 
 
 SLOW_FIXTURES = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -143,7 +143,7 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         entries = cast(list[Any], value)
         # Columns of numbers are long, and hold no objects.
-        if entries and isinstance(entries[0], dict | list):
+        if isinstance(next((one for one in entries if one is not None), None), dict | list):
             return [_without_nulls(one) for one in entries]
         return entries
     return value

@@ -150,7 +150,7 @@ def check_fields(kind: type[Checked], fields: Json, source: str) -> Checked:
     except ValidationError as error:
         raise _first_error(error, source) from error
     except RecursionError as error:
-        raise field_error(source, "prompt", "must be nested less deeply") from error
+        raise ValueError(f"{source}: must be nested less deeply to be checked") from error
 
 
 def _check_text(value: Any, name: str, source: str) -> None:
@@ -167,7 +167,9 @@ def _check_text(value: Any, name: str, source: str) -> None:
             ) from error
     elif isinstance(value, list):
         for index, entry in enumerate(cast(list[Any], value)):
-            _check_text(entry, f"{name}[{index}]", source)
+            # Token ids may be long, and hold no text.
+            if isinstance(entry, str | list | dict):
+                _check_text(entry, f"{name}[{index}]", source)
     elif isinstance(value, dict):
         for key, entry in cast(Json, value).items():
             _check_text(key, name, source)

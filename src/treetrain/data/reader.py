@@ -142,11 +142,12 @@ class Reader:
     def _finish(self) -> None:
         report, chat = self.report, self.chat
         kinds = report.kinds
-        if not kinds["ConversationRow"]:
-            report.tools_file = None
         chatting = kinds.total() - sum(
             kinds[name] for name in ("TokenRow", "TextRow", "RecordedRow", "StepRow", STORED)
         )
+        if chatting == kinds["TreeRow"]:
+            # Nothing that was read could have used them.
+            report.tools_file = None
         report.no_closing = bool(chatting and chat is not None and not chat.closing.strip())
 
 
