@@ -84,5 +84,7 @@ def test_other_adapters_are_refused(tmp_path):
 
 def test_without_peft_the_way_to_it_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ValueError, match=r"package peft, got none: pip install 'peft>=0\.18'"):
+    with pytest.raises(
+        ValueError, match=r"package peft, got none: pip install 'treetrain\[lora\]'"
+    ):
         add_lora(make_tiny_model("llama"), make_lora(), seed=0)

@@ -223,12 +223,14 @@ def test_another_configuration_or_other_data_are_refused_key_by_key(tmp_path):
         resume(make_samples(), optimizer={"lr": 2e-2, "weight_decay": 0.1}, seed=4)
     with pytest.raises(ValueError, match=r"here\): steps: 2 -> 3"):
         resume(make_samples(), steps=3)
-    with pytest.raises(ValueError, match=r"here\): data\.sequences: \d+ -> \d+; data\.flat_tokens"):
+    with pytest.raises(
+        ValueError, match=r"here\): data\.sequences: \d+ -> \d+; data\.flat_tokens: \d+ -> \d+$"
+    ):
         resume(make_samples()[1:])
     samples = make_samples()
     samples[2] = Sample(samples[2].tokens, [1.0] * len(samples[2]), group=2, trajectory=2)
     with pytest.raises(
-        ValueError, match=r"here\): data\.weights: '\w+' -> '\w+'; data\.advantage:"
+        ValueError, match=r"here\): data\.weights: other values; data\.advantage: o"
     ):
         resume(samples)
     # What changes nothing that is computed may change, the place of the files too.

@@ -34,7 +34,7 @@ def add_lora(model: Any, config: LoraConfig, *, seed: int) -> Any:
         import peft
     except ImportError as error:
         raise ValueError(
-            "model.lora must have the package peft, got none: pip install 'peft>=0.18'"
+            "model.lora must have the package peft, got none: pip install 'treetrain[lora]'"
         ) from error
     settings = peft.LoraConfig(
         r=config.r,
