@@ -8,7 +8,7 @@ from typing import Any
 from treetrain.data.report import ReadReport
 from treetrain.report.inspection import Inspection
 from treetrain.report.partings import Parting
-from treetrain.tree.metrics import TreeMetrics
+from treetrain.tree.metrics import TreeMetrics, training_flops
 from treetrain.wording import say_count
 
 GROUPS_SHOWN = 20
@@ -24,22 +24,26 @@ Json = dict[str, Any]
 Decode = Callable[[Any], str]
 
 
-def as_json(inspection: Inspection, report: ReadReport, decode: Decode | None) -> Json:
+def as_json(inspection: Inspection, report: ReadReport | None, decode: Decode | None) -> Json:
     """Puts an inspection into plain values.
 
     Args:
         inspection: the counts.
-        report: how the file was read.
+        report: how the file was read; None: the samples come from several files, or from none.
         decode: token ids to text, or None.
 
     Returns:
         The object that `--json` prints.
     """
-    shape = inspection.shape
+    shape, total = inspection.shape, inspection.total
     return {
         **_counts(inspection.total, inspection.targets, inspection.targets_flat),
         "pays": inspection.pays,
         "reason": inspection.reason,
+        "flops": {
+            "flat": training_flops(total.flat_tokens, total.attention_pairs_flat, shape),
+            "tree": training_flops(total.tree_tokens, total.attention_pairs_tree, shape),
+        },
         "flop_bound": inspection.flop_bound,
         "leafized_flop_bound": inspection.leafized_flop_bound,
         "token_reduction_mean": inspection.token_reduction_mean,
@@ -59,9 +63,9 @@ def as_json(inspection: Inspection, report: ReadReport, decode: Decode | None) -
             }
             for count in inspection.groups
         ],
-        "file": report.path,
-        "rows": report.rows,
-        "notes": report.notes(),
+        "file": None if report is None else report.path,
+        "rows": None if report is None else report.rows,
+        "notes": [] if report is None else report.notes(),
     }
 
 

@@ -1,0 +1,54 @@
+"""Numbers at axes: where ticks stand, and how large figures are written short."""
+
+from __future__ import annotations
+
+import math
+
+_UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def find_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Choose round numbers between two others.
+
+    Args:
+        low: smallest value.
+        high: largest value, larger than `low`.
+        most: ticks at most.
+
+    Returns:
+        Multiples of 1, 2 or 5 times a power of ten within the bounds, in order.
+
+    Example:
+        >>> find_ticks(0, 950)
+        [0.0, 200.0, 400.0, 600.0, 800.0]
+    """
+    span = high - low
+    if not (math.isfinite(span) and span > 0):
+        return []
+    rough = span / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10, 20) if factor * power >= rough)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(place * step, 12) for place in range(first, last + 1)]
+
+
+def say_short(value: float) -> str:
+    """Write a number in few characters.
+
+    Args:
+        value: any number.
+
+    Returns:
+        Three digits and a unit: k, M, G, T, P or E.
+
+    Example:
+        >>> say_short(12345), say_short(0.25), say_short(7)
+        ('12.3k', '0.25', '7')
+    """
+    if not math.isfinite(value):
+        return str(value)
+    for size, unit in _UNITS:
+        if abs(value) >= size * 0.9995:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
