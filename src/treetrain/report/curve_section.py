@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from treetrain.report.axes import say_short
 from treetrain.report.draw_curves import Line, draw_curves
 from treetrain.report.markup import make_cards
 from treetrain.report.run_metrics import RunCurves, read_curves
-from treetrain.report.axes import say_short
+
+SPEEDS = "tokens per second"
 
 
 def show_run(steps: Sequence[Mapping[str, Any]]) -> str:
@@ -21,8 +23,16 @@ def show_run(steps: Sequence[Mapping[str, Any]]) -> str:
         Markup.
     """
     curves = read_curves(steps)
-    return "<h2>Run</h2>" + make_cards(_figures(curves)) + "".join(
-        draw_curves(name, lines) for name, lines in name_charts(curves)
+    return (
+        "<h2>Run</h2>"
+        + make_cards(_figures(curves))
+        + '<div class="charts">'
+        + "".join(
+            # Two speeds are compared by their height; losses are not.
+            draw_curves(name, lines, from_zero=name == SPEEDS)
+            for name, lines in name_charts(curves)
+        )
+        + "</div>"
     )
 
 
@@ -39,7 +49,7 @@ def name_charts(curves: RunCurves) -> list[tuple[str, list[Line]]]:
     if curves.evaluation:
         losses.append(Line("evaluation", curves.evaluation))
     speeds = [Line("flat-equivalent", curves.flat_speed), Line("tree", curves.tree_speed)]
-    return [("loss, nats", losses), ("tokens per second", speeds)]
+    return [("loss, nats", losses), (SPEEDS, speeds)]
 
 
 def _figures(curves: RunCurves) -> list[tuple[str, str]]:

@@ -49,10 +49,10 @@ def show_savings(inspection: Json) -> str:
         make_verdict(inspection["pays"], verdict, reason)
         + f"{notes}{cards}<h2>Flat and tree</h2><div class='bars'>{bars}</div>"
         f'<p class="soft">Flat: each sequence alone. Tree: every shared token once. '
-        f"Floating-point operations of one training step over everything, forward and backward, for "
-        f"{shape['parameters']:,} parameters, {shape['layers']} layers of {shape['heads']} heads of "
-        f"{shape['head_size']}; against separate sequences without those that are prefixes of "
-        f"others the FLOP bound is {inspection['leafized_flop_bound']:.2f}.</p>"
+        "Floating-point operations are those of one training step over everything, forward and "
+        f"backward, for {shape['parameters']:,} parameters, {shape['layers']} layers of "
+        f"{shape['heads']} heads of {shape['head_size']}; against separate sequences without "
+        f"those that are prefixes of others the FLOP bound is {inspection['leafized_flop_bound']:.2f}.</p>"
     )
 
 
@@ -109,7 +109,7 @@ def show_partings(inspection: Json) -> str:
 
 def _bars(name: str, flat: float, tree: float) -> str:
     most = max(flat, tree, 1)
-    ratio = f": {flat / tree:.2f} times fewer" if tree else ""
+    ratio = f", flat over tree {flat / tree:.2f}" if tree else ""
     return f"<b>{name}{ratio}</b>" + "".join(
         f"<span>{way}</span><div><div class='bar {way}' style='width:{100 * count / most:.2f}%'>"
         f"</div></div><span class='number'>{say_short(count)}</span>"
@@ -124,7 +124,9 @@ def _parting(one: Json) -> str:
         f"{say_count(one['places'], 'branch')}{alike}: {say_count(one['tokens'], 'token')}, "
         f"{one['repeated']:,} of them repeated; for example at depth {one['depth']:,}{place}"
     )
-    return f'<h3><bdi>{escape(head)}</bdi></h3><dl class="parting">' + "".join(_texts(one)) + "</dl>"
+    return (
+        f'<h3><bdi>{escape(head)}</bdi></h3><dl class="parting">' + "".join(_texts(one)) + "</dl>"
+    )
 
 
 def _texts(one: Json) -> Iterator[str]:

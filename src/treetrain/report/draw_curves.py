@@ -11,8 +11,10 @@ from treetrain.report.safe_text import escape
 from treetrain.wording import say_count
 
 MOST_POINTS = 400
-LARGEST = 1e30  # beyond it, differences overflow and no line can be read; NaN is not below it either
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 260, 52, 14, 14, 34
+LARGEST = (
+    1e30  # beyond it, differences overflow and no line can be read; NaN is not below it either
+)
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 480, 250, 54, 16, 14, 40
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,13 @@ class Line:
         return [point for point in self.points if all(abs(one) < LARGEST for one in point)]
 
 
-def draw_curves(name: str, lines: Sequence[Line]) -> str:
+def draw_curves(name: str, lines: Sequence[Line], *, from_zero: bool = False) -> str:
     """Draw lines over steps.
 
     Args:
         name: what the chart is called.
         lines: at most four lines; one without points is left out.
+        from_zero: whether the scale of values begins at 0, where none is below.
 
     Returns:
         A figure with its caption, which says what each line ends with and how many values were no
@@ -48,7 +51,7 @@ def draw_curves(name: str, lines: Sequence[Line]) -> str:
     points = [point for _, own in shown for point in own]
     if not points:
         return ""
-    body = "".join(_svg(name, [own for _, own in shown if own], points))
+    body = "".join(_svg(name, [own for _, own in shown if own], from_zero))
     legend = " ".join(
         f'<span class="key"><i class="swatch line{place}"></i>{escape(line.name)}: '
         f"{say_short(own[-1][1])} at the last step</span>"
@@ -58,8 +61,7 @@ def draw_curves(name: str, lines: Sequence[Line]) -> str:
     note = f' <span class="key">{say_count(lost, "value")} not finite, not drawn</span>'
     return (
         f"<figure><figcaption><b>{escape(name)}</b> {legend}{note if lost else ''}</figcaption>"
-        f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(name)}">{body}</div>'
-        "</figure>"
+        f'<div class="scroll">{body}</div></figure>'
     )
 
 
@@ -86,10 +88,11 @@ def thin_out(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> 
 def _svg(
     name: str,
     lines: Sequence[Sequence[tuple[float, float]]],
-    points: Sequence[tuple[float, float]],
+    from_zero: bool,
 ) -> Iterator[str]:
+    points = [point for line in lines for point in line]
     x_low, x_high = _bounds([x for x, _ in points])
-    y_low, y_high = _bounds([y for _, y in points])
+    y_low, y_high = _bounds([y for _, y in points] + ([0.0] if from_zero else []))
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
 
     def across(x: float) -> float:
@@ -105,7 +108,7 @@ def _svg(
         yield f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="tick end" x="{LEFT - 6}" y="{y + 4:.1f}">{say_short(tick)}</text>'
     for tick in find_ticks(x_low, x_high):
-        yield f'<text class="tick mid" x="{across(tick):.1f}" y="{bottom + 16}">'
+        yield f'<text class="tick mid" x="{across(tick):.1f}" y="{bottom + 17}">'
         yield f"{say_short(tick)}</text>"
     yield f'<text class="tick end" x="{right}" y="{HEIGHT - 4}">step</text>'
     for place, line in enumerate(lines):

@@ -21,8 +21,8 @@ from treetrain.wording import say_count
 Decode = Callable[[Any], str]
 
 MOST_RUNS = 40
-NARROWEST = 8  # units of the drawing: nodes of a run are joined until a part is this wide
-WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 960, 8, 172, 26, 20, 13
+NARROWEST = 6  # units of the drawing: nodes of a run are joined until a part is this wide
+WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 720, 4, 150, 26, 18, 12
 SHOWN_TOKENS = 24
 
 
@@ -194,15 +194,15 @@ def _svg(runs: Sequence[DrawnRun], name: str, scale: float) -> Iterator[str]:
             yield f'<path class="link" d="M{x:.1f} {above}V{top + BAR / 2}"/>'
         for part in run.parts:
             left, width = LEFT + part.depth * scale, max(part.tokens * scale, 1.5)
-            shade = 0.3 + 0.7 * np.log1p(part.sequences) / np.log1p(most)
+            shade = 0.4 + 0.6 * np.log1p(part.sequences) / np.log1p(most)
             yield (
                 f'<rect class="part" x="{left:.1f}" y="{top}" width="{width:.1f}" height="{BAR}" '
                 f'fill-opacity="{shade:.2f}"><title>{escape(part)}</title></rect>'
             )
         end = LEFT + (run.depth + run.tokens) * scale + 6
-        more = f" + {say_count(run.hidden, 'run')}" if run.hidden else ""
+        more = f" +{run.hidden:,}" if run.hidden else ""
         yield (
             f'<text class="label" x="{end:.1f}" y="{top + BAR - 2}">'
-            f"{say_short(run.tokens)} × {run.parts[0].sequences:,}{more}</text>"
+            f"{say_short(run.tokens)} \u00d7 {run.parts[0].sequences:,}{more}</text>"
         )
     yield "</svg>"

@@ -11,7 +11,11 @@ _MARKS = {"ok": "good", "equal": "good", "too large": "bad", "LEAK": "bad"}
 
 
 def make_table(
-    caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]], *, words: Sequence[int] = ()
+    caption: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    words: Sequence[int] = (),
 ) -> str:
     """Write a table that scrolls by itself where it is wider than the page.
 

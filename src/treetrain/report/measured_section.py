@@ -20,7 +20,12 @@ def show_measurement(measurement: Mapping[str, Any]) -> str:
         Markup.
     """
     rows = [
-        (name, f"{median(seconds):.3g} s", f"{min(seconds):.3g} to {max(seconds):.3g} s", len(seconds))
+        (
+            name,
+            f"{median(seconds):.3g} s",
+            f"{min(seconds):.3g} to {max(seconds):.3g} s",
+            len(seconds),
+        )
         for name in ("separate", "tree")
         for seconds in (measurement[f"seconds_{name}"],)
     ]

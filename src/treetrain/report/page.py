@@ -1,6 +1,6 @@
 """One page of HTML about data, a check and a run: what is given is shown, the rest is left out.
 
-The page stands alone: no script, no picture or style from elsewhere, and a policy that forbids them.
+The page stands alone: no script, nothing loaded from elsewhere, and a policy that forbids both.
 Everything that comes from data goes through `safe_text`.
 """
 
@@ -19,12 +19,12 @@ from treetrain.report.data_sections import show_groups, show_partings, show_savi
 from treetrain.report.draw_tree import Decode
 from treetrain.report.measured_section import show_measurement
 from treetrain.report.safe_text import escape
-from treetrain.report.style import STYLE
 from treetrain.report.tree_section import show_trees
 from treetrain.tree.prefix_tree import PrefixTree
 
 Json = Mapping[str, Any]
 
+_STYLE = Path(__file__).with_name("page.css")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 CONFIG_SHOWN = 20_000  # characters
 
@@ -65,12 +65,12 @@ def render_page(content: PageContent) -> str:
     Returns:
         A whole HTML document that UTF-8 can hold.
     """
-    title = escape(content.title)
+    title, style = escape(content.title, 120), _STYLE.read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<link rel="icon" href="data:,"><title>{title}</title><style>{STYLE}</style></head>'
+        f'<link rel="icon" href="data:,"><title>{title}</title><style>{style}</style></head>'
         f"<body><main><h1><bdi>{title}</bdi></h1>"
         f'<p class="soft">treetrain {escape(treetrain.__version__)}</p>\n'
         + "\n".join(part for part in _parts(content) if part)

@@ -39,7 +39,9 @@ def write_plots(folder: Path, lines: Sequence[Mapping[str, Any]]) -> list[Path]:
         for line in curves:
             points = line.finite
             marker = "o" if len(points) == 1 else None
-            axes.plot([x for x, _ in points], [y for _, y in points], marker=marker, label=line.name)
+            axes.plot(
+                [x for x, _ in points], [y for _, y in points], marker=marker, label=line.name
+            )
         axes.set_xlabel("step")
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)

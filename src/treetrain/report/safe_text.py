@@ -1,4 +1,4 @@
-"""Text of data, made fit to stand in a page: escaped, bounded, and with nothing that cannot be seen.
+"""Text of data, made fit to stand in a page: escaped, bounded, nothing in it that is not seen.
 
 Whatever a row holds ends up here before it ends up in HTML or SVG, whose escapes are the same.
 """
@@ -10,6 +10,7 @@ import unicodedata
 
 #: Characters of one text that a page shows, unless a place has its own bound.
 LONGEST = 240
+MOST_MARKS = 4
 
 #: Joiners are part of words and of pictures; every other format character is written as its number.
 _JOINERS = "\u200c\u200d"
@@ -43,13 +44,20 @@ def reveal(text: str) -> str:
 
     Returns:
         Text without control and format characters, separators of lines, surrogates and unassigned
-        characters, which UTF-8 can hold.
+        characters, which UTF-8 can hold. Of marks that are put onto one letter, those after the
+        fourth are numbers too: a tower of them covers what stands above.
 
     Example:
         >>> reveal("a\x00b\u202ec\ud800\n")
         'a\\x00b\\u202ec\\ud800\\n'
     """
-    return "".join(character if _is_seen(character) else _number(character) for character in text)
+    shown: list[str] = []
+    marks = 0
+    for character in text:
+        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        kept = _is_seen(character) and marks <= MOST_MARKS
+        shown.append(character if kept else _number(character))
+    return "".join(shown)
 
 
 def escape(value: object, longest: int = LONGEST) -> str:

@@ -26,7 +26,8 @@ def show_trees(trees: Sequence[tuple[str, PrefixTree]], decode: Decode | None) -
         "<h2>Trees</h2>"
         '<p class="soft">A row is a run: tokens that follow each other in packed order along one '
         "path. It hangs where it parts from the run above; from left to right are depth positions. "
-        "The darker, the more sequences go through. Beside it: tokens × sequences.</p>"
+        "The stronger its colour, the more sequences go through. Beside it: tokens \u00d7 "
+        "sequences, and after a plus the runs below it that are not drawn.</p>"
         + "".join(_one(name, tree, decode) for name, tree in trees)
     )
 
@@ -48,7 +49,7 @@ def _one(name: str, tree: PrefixTree, decode: Decode | None) -> str:
     heads = ("run", "hangs from", "depth", "tokens", "sequences", "tokens not drawn", "begins with")
     return (
         f"<h3><bdi>{escape(name)}</bdi></h3><p class='soft'>{escape(drawing.note)}</p>"
-        f'<div class="scroll" tabindex="0" role="group" aria-label="drawing of {escape(name, 80)}">'
+        f'<div class="scroll">'
         f"{drawing.svg}</div><details><summary>The same as a table</summary>"
         f"{make_table('runs that are drawn', heads, rows, words=(6,))}</details>"
     )

@@ -129,9 +129,7 @@ def measure_tree(tree: PrefixTree) -> TreeMetrics:
     )
 
 
-def training_flops(
-    tokens: int, pairs: int, shape: ModelShape, *, recompute: bool = False
-) -> int:
+def training_flops(tokens: int, pairs: int, shape: ModelShape, *, recompute: bool = False) -> int:
     """Return the floating-point work of one training step, forward and backward.
 
     Args:
@@ -167,7 +165,9 @@ def flop_bound(
     """
     check_type("shape", shape, ModelShape, "a ModelShape")
     work = [(*_flat_work(tree), tree) for tree in _as_list(trees)]
-    flat = training_flops(sum(w[0] for w in work), sum(w[1] for w in work), shape, recompute=recompute)
+    flat = training_flops(
+        sum(w[0] for w in work), sum(w[1] for w in work), shape, recompute=recompute
+    )
     return _ratio(flat, _tree_flops([w[2] for w in work], shape, recompute=recompute))
 
 
