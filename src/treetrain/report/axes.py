@@ -1,10 +1,8 @@
-"""Numbers at axes: where ticks stand, and how large figures are written short."""
+"""Where the ticks of an axis stand."""
 
 from __future__ import annotations
 
 import math
-
-_UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def find_ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -31,24 +29,3 @@ def find_ticks(low: float, high: float, most: int = 6) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(place * step, 12) for place in range(first, last + 1)]
-
-
-def say_short(value: float) -> str:
-    """Write a number in few characters.
-
-    Args:
-        value: any number.
-
-    Returns:
-        Three digits and a unit: k, M, G, T, P or E.
-
-    Example:
-        >>> say_short(12345), say_short(0.25), say_short(7)
-        ('12.3k', '0.25', '7')
-    """
-    if not math.isfinite(value):
-        return str(value)
-    for size, unit in _UNITS:
-        if abs(value) >= size * 0.9995:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treetrain.report.axes import say_short
 from treetrain.report.draw_curves import Line, draw_curves
 from treetrain.report.markup import make_cards
 from treetrain.report.run_metrics import RunCurves, read_curves
+from treetrain.wording import say_duration, say_short
 
 SPEEDS = "tokens per second"
 
@@ -66,6 +66,6 @@ def _figures(curves: RunCurves) -> list[tuple[str, str]]:
             ("flat tokens / s", say_short(curves.flat_tokens / curves.seconds)),
             ("tree tokens / s", say_short(curves.tree_tokens / curves.seconds)),
             ("token reduction", f"{curves.flat_tokens / curves.tree_tokens:.2f}"),
-            ("time of all steps", f"{curves.seconds:,.0f} s"),
+            ("time of all steps", say_duration(curves.seconds)),
         ]
     return figures

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from treetrain.report.axes import say_short
 from treetrain.report.markup import make_cards, make_table, make_verdict
 from treetrain.report.safe_text import escape
-from treetrain.wording import say_count
+from treetrain.wording import say_count, say_short
 
 Json = Mapping[str, Any]
 
@@ -25,6 +24,7 @@ def show_savings(inspection: Json) -> str:
         Markup.
     """
     verdict, _, reason = inspection["reason"].partition(": ")
+    leafized = inspection["leafized_flop_bound"]
     pairs, flops, shape = inspection["attention_pairs"], inspection["flops"], inspection["shape"]
     bars = "".join(
         _bars(name, flat, tree)
@@ -52,7 +52,7 @@ def show_savings(inspection: Json) -> str:
         "Floating-point operations are those of one training step over everything, forward and "
         f"backward, for {shape['parameters']:,} parameters, {shape['layers']} layers of "
         f"{shape['heads']} heads of {shape['head_size']}; against separate sequences without "
-        f"those that are prefixes of others the FLOP bound is {inspection['leafized_flop_bound']:.2f}.</p>"
+        f"those that are prefixes of others the FLOP bound is {leafized:.2f}.</p>"
     )
 
 

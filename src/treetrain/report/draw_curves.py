@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from treetrain.report.axes import find_ticks, say_short
+from treetrain.report.axes import find_ticks
 from treetrain.report.safe_text import escape
-from treetrain.wording import say_count
+from treetrain.wording import say_count, say_short
 
 MOST_POINTS = 400
 LARGEST = (

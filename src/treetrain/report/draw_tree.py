@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from treetrain.report.axes import find_ticks, say_short
+from treetrain.report.axes import find_ticks
 from treetrain.report.safe_text import escape
 from treetrain.tree.prefix_tree import PrefixTree
 from treetrain.tree.runs import Runs, find_runs
-from treetrain.wording import say_count
+from treetrain.wording import say_count, say_short
 
 Decode = Callable[[Any], str]
 
