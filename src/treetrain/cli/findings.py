@@ -158,12 +158,14 @@ def try_backend(name: str, device: str) -> Finding:
     Returns:
         Whether it does what it must there, or what went wrong.
     """
+    from treetrain.cli.models import load_model, move_model
     from treetrain.models.prepare import prepare
-    from treetrain.testing.models import make_tiny_model
 
     title = f"{name} on {device}"
     try:
-        prepare(make_tiny_model("llama").to(device), name).undo()
+        model = load_model("tiny:llama")
+        move_model(model, device)
+        prepare(model, name).undo()
     # Whatever torch or transformers raise here is what the user wants to read.
     except Exception as error:  # noqa: BLE001
         fix = "upgrade torch and transformers, or take another backend or device"

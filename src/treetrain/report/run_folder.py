@@ -61,7 +61,7 @@ def write_report(
 
     Raises:
         ValueError: a file of the folder does not hold what it must; the file is named.
-    """
+    """  # noqa: DOC502 (the readers raise)
     folder = Path(folder)
     notes: list[str] = []
     trees, inspection = [], None
