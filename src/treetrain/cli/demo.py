@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.data.rows import read_samples_with_report
     from treetrain.demo import lines, models, stages
     from treetrain.models.prepare import prepare
+    from treetrain.models.shape import measure_shape
     from treetrain.report.inspection import inspect_samples
     from treetrain.report.largest import largest_trees
     from treetrain.report.page import PageContent, write_page
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         # Its own template renders neither tools nor thinking.
         tokenizer.chat_template = DEMO_TEMPLATE.read_text(encoding="utf-8")
         model = load_model(args.model)
-    shape = models.measure_shape(model)
+    shape = measure_shape(model)
     size = sum(parameter.numel() for parameter in model.parameters())
     out.say(
         "treetrain",

@@ -17,6 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 
 from treetrain.progress import Progress
+from treetrain.training.observers import RunOutline
 from treetrain.training.trainer import StepMetrics
 from treetrain.wording import say_duration, say_short
 
@@ -108,8 +109,8 @@ class Display:
         flat = sum(one.flat_tokens for one in self._recent)
         tree = sum(one.tree_tokens for one in self._recent)
         seconds = sum(one.seconds for one in self._recent)
-        evaluated = getattr(metrics, "evaluation_loss", None)
-        self._evaluation = self._evaluation if evaluated is None else evaluated
+        if metrics.evaluation_loss is not None:
+            self._evaluation = metrics.evaluation_loss
         parts = [f"loss {metrics.loss:.4g}"]
         if self._evaluation is not None:
             parts.append(f"evaluation {self._evaluation:.4g}")
@@ -126,6 +127,18 @@ class Display:
             day = "" if end.date() == self._now().date() else f"{end:%Y-%m-%d} "
             parts.append(f"ends {day}{end:%H:%M}, in {say_duration(rest)}")
         return ", ".join(parts)
+
+
+def show_run(outline: RunOutline) -> Display:
+    """Makes the display of a run.
+
+    Args:
+        outline: the run.
+
+    Returns:
+        The display; entered before the first step.
+    """
+    return Display(outline.steps, outline.start)
 
 
 def _has_bar() -> bool:

@@ -7,73 +7,70 @@ run begins.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from treetrain.training.observers import RunOutline
+from treetrain.training.tracker_names import check_trackers
 from treetrain.training.trainer import StepMetrics
 
 Log = Callable[[dict[str, float], int], None]
-Tell = Callable[[StepMetrics], None]
 
 PROJECT = "treetrain"
 
 
-def check_trackers(names: Sequence[str]) -> None:
-    """Refuse trackers that are unknown, named twice or not installed.
+class Trackers:
+    """Tells the trackers of a run's configuration the figures of every step.
+
+    A context manager that opens them, and closes them however the run ends.
 
     Args:
-        names: what the user asked for.
-
-    Raises:
-        ValueError: one cannot be used; the message says which and how to install it.
+        outline: the run, whose folder's name is the run's name.
     """
-    for place, name in enumerate(names):
-        if name not in TRACKERS:
-            known = ", ".join(TRACKERS)
-            raise ValueError(f"trackers[{place}] must be one of {known}, got {name!r}")
-        if name in names[:place]:
-            raise ValueError(f"trackers[{place}] must be named once, got {name!r} again")
-        if find_spec(name) is None:
-            raise ValueError(
-                f"trackers[{place}] must be installed, got {name!r}, which is not: pip install "
-                f"{name}"
-            )
 
+    def __init__(self, outline: RunOutline) -> None:
+        self._outline = outline
+        self._stack = ExitStack()
+        self._logs: list[Log] = []
 
-@contextmanager
-def open_trackers(
-    names: Sequence[str], folder: Path, config: Mapping[str, Any], *, done: int = 0
-) -> Iterator[Tell]:
-    """Open trackers for a run, and close them at its end, however it ends.
+    def __enter__(self) -> Self:
+        outline = self._outline
+        check_trackers(outline.config.trackers)
+        config = outline.config.model_dump(mode="json")
+        with ExitStack() as stack:
+            for name in outline.config.trackers:
+                opened = TRACKERS[name](outline.folder, config, outline.start)
+                self._logs.append(stack.enter_context(opened))
+            self._stack = stack.pop_all()
+        return self
 
-    Args:
-        names: trackers by name.
-        folder: the run's folder, whose name is the run's; files of a tracker go there.
-        config: the run's configuration, for those that show it.
-        done: steps that an earlier process has taken, where a run is resumed.
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._logs = []
+        return self._stack.__exit__(kind, error, trace)
 
-    Yields:
-        A function that tells every tracker the figures of a step.
-    """
-    check_trackers(names)
-    with ExitStack() as stack:
-        logs = [stack.enter_context(TRACKERS[name](folder, config, done)) for name in names]
+    def tell(self, metrics: StepMetrics) -> None:
+        """Tells a step.
 
-        def tell(metrics: StepMetrics) -> None:
-            figures = {
-                name: float(value)
-                for name, value in asdict(metrics).items()
-                if name != "step" and isinstance(value, int | float)
-            }
-            for log in logs:
-                log(figures, metrics.step)
-
-        yield tell
+        Args:
+            metrics: its figures; what is no number is left out.
+        """
+        figures = {
+            name: float(value)
+            for name, value in asdict(metrics).items()
+            if name != "step" and isinstance(value, int | float)
+        }
+        for log in self._logs:
+            log(figures, metrics.step)
 
 
 @contextmanager
