@@ -54,7 +54,7 @@ class Trackers:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool:
+    ) -> bool | None:
         self._logs = []
         return self._stack.__exit__(kind, error, trace)
 
