@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+_UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_DURATIONS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
 
 def say_count(count: int, noun: str) -> str:
     """Say how many there are of something.
@@ -19,3 +24,44 @@ def say_count(count: int, noun: str) -> str:
     """
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{ending}"
+
+
+def say_short(value: float) -> str:
+    """Write a number in few characters.
+
+    Args:
+        value: any number.
+
+    Returns:
+        Three digits and a unit: k, M, G, T, P or E.
+
+    Example:
+        >>> say_short(12345), say_short(0.25), say_short(7)
+        ('12.3k', '0.25', '7')
+    """
+    if not math.isfinite(value):
+        return str(value)
+    for size, unit in _UNITS:
+        if abs(value) >= size * 0.9995:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def say_duration(seconds: float) -> str:
+    """Say how long something takes, in two units at most.
+
+    Args:
+        seconds: how long.
+
+    Returns:
+        Whole seconds, minutes, hours and days.
+
+    Example:
+        >>> say_duration(59.7), say_duration(3700), say_duration(200_000)
+        ('1 min 0 s', '1 h 1 min', '2 d 7 h')
+    """
+    whole = round(seconds)
+    for size, unit, small, part in _DURATIONS:
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // small} {part}"
+    return f"{whole} s"

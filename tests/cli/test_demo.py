@@ -39,6 +39,9 @@ def test_demo_goes_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert losses[2] < losses[0]
     assert losses[3] < losses[1]
     assert found["measure"]["loss_difference"] < 1e-4
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for heading in ("Flat and tree", "Check", "Run", "Measured", "Trees", "Where paths part"):
+        assert f"<h2>{heading}</h2>" in page
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     tokens = tokenizer("The tomato", return_tensors="pt")

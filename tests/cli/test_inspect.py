@@ -227,3 +227,26 @@ def test_nothing_is_said_of_drift_where_nothing_can_be_compared(ids, talks, caps
     assert drift["answers"]["compared"] == drift["steps"]["compared"] == 0
     main(["inspect", str(talks), "--tokenizer", "demo"])
     assert "\ndrift (" not in capsys.readouterr().out
+
+
+def test_html_is_a_page_with_counts_and_drawings(
+    ids: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    assert main(["inspect", str(ids), "--html", str(page)]) == 0
+    assert "17" in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert "<h1><bdi>ids.jsonl</bdi></h1>" in text
+    assert 'aria-label="prefix tree of samples without a group"' in text
+    assert "tokens, flat over tree 1.89" in text
+    assert "<h2>Run</h2>" not in text
+
+
+def test_html_and_json_go_together(ids, tmp_path, capsys):
+    assert inspect_json(capsys, str(ids), "--html", str(tmp_path / "p.html"))["flat_tokens"] == 17
+    assert (tmp_path / "p.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_wrong_input(ids, tmp_path, capsys):
+    assert main(["inspect", str(ids), "--html", str(tmp_path / "no" / "p.html")]) == 2
+    assert "no/" in capsys.readouterr().err

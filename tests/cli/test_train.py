@@ -61,11 +61,54 @@ def test_training_from_a_file_of_trajectories_ends_with_a_folder_that_loads_and_
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[0]["flat_tokens"] > 2 * lines[0]["tree_tokens"]
+    page = (output / "report.html").read_text(encoding="utf-8")
+    for heading in ("Flat and tree", "Check", "Run", "Trees", "Groups", "Configuration"):
+        assert f"<h2>{heading}</h2>" in page
+    assert "&lt;|assistant|&gt;" in page  # trees are shown as text
+    assert f"report: {output / 'report.html'}" in out
     model = AutoModelForCausalLM.from_pretrained(output)
     tokenizer = AutoTokenizer.from_pretrained(output)
     ids = tokenizer("water", return_tensors="pt")["input_ids"]
     assert model.generate(ids, max_new_tokens=3, do_sample=False).shape[1] > ids.shape[1]
     assert model.config.vocab_size == len(tokenizer)
+
+
+def test_a_run_that_is_interrupted_or_fails_leaves_its_report(config, tmp_path, monkeypatch):
+    from treetrain.training.display import Display
+
+    def stop(self: Display, metrics: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Display, "tell", stop)
+    assert main(["train", str(config)]) == 130
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "<dt>steps</dt><dd>1</dd>" in page
+
+
+def test_a_report_that_cannot_be_written_hides_no_trained_model(
+    config, tmp_path, monkeypatch, capsys
+):
+    from treetrain.cli import reporting
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(reporting, "write_report", fail)
+    assert main(["train", str(config)]) == 0
+    assert "note: report.html was not written: no space left" in capsys.readouterr().err
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_read(
+    config, monkeypatch, capsys
+):
+    from treetrain.training import tracker_names
+
+    monkeypatch.setattr(tracker_names, "find_spec", lambda name: None)
+    assert main(["train", str(config), "--set", "trackers=[wandb]"]) == 2
+    err = capsys.readouterr().err
+    assert "pip install wandb" in err
+    assert "reading the data" not in err
 
 
 def test_a_trained_folder_can_be_trained_on_and_set_changes_the_file(config, tmp_path):

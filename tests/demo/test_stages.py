@@ -9,9 +9,10 @@ from treetrain.data.rows import read_samples
 from treetrain.data.sample import Sample
 from treetrain.demo.make_tokenizer import END
 from treetrain.demo.measure import Timing, separate_step, time_interleaved, tree_step
-from treetrain.demo.models import make_small_model, measure_shape
+from treetrain.demo.models import make_small_model
 from treetrain.demo.stages import Plan, by_task, cut, generate, measure, train
 from treetrain.models.prepare import prepare
+from treetrain.models.shape import measure_shape
 from treetrain.testing.models import make_tiny_model
 
 PLAN = Plan(
@@ -132,11 +133,3 @@ def test_small_model_follows_its_seed() -> None:
     one, other, third = (make_small_model(seed)[0].state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(value, other[name]) for name, value in one.items())
     assert any(not torch.equal(value, third[name]) for name, value in one.items())
-
-
-def test_shape_leaves_the_embedding_out() -> None:
-    model, _ = make_small_model(0)
-    shape = measure_shape(model)
-    embedding = model.get_input_embeddings().weight.numel()
-    assert shape.parameters == sum(p.numel() for p in model.parameters()) - embedding
-    assert (shape.layers, shape.heads, shape.head_size) == (4, 4, 64)

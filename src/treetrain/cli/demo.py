@@ -56,13 +56,16 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from treetrain.data.rows import read_samples_with_report
-    from treetrain.demo import models, page, stages
+    from treetrain.demo import lines, models, stages
     from treetrain.models.prepare import prepare
+    from treetrain.models.shape import measure_shape
     from treetrain.report.inspection import inspect_samples
+    from treetrain.report.largest import largest_trees
+    from treetrain.report.page import PageContent, write_page
     from treetrain.report.tables import as_json
 
     start = perf_counter()
-    out = page.Page(silent=args.json)
+    out = lines.StageLines(silent=args.json)
     plan = stages.PLANS[args.model]
     out.working("loading the model")
     if args.model == "small":
@@ -72,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         # Its own template renders neither tools nor thinking.
         tokenizer.chat_template = DEMO_TEMPLATE.read_text(encoding="utf-8")
         model = load_model(args.model)
-    shape = models.measure_shape(model)
+    shape = measure_shape(model)
     size = sum(parameter.numel() for parameter in model.parameters())
     out.say(
         "treetrain",
@@ -84,13 +87,13 @@ def run(args: argparse.Namespace) -> int:
 
     path = stages.generate(plan, args.out, seed=args.seed)
     samples, read = read_samples_with_report(path, tokenizer=tokenizer, expand="per_step")
-    out.say("generate", page.tell_data(path, len(samples)))
+    out.say("generate", lines.tell_data(path, len(samples)))
     inspection = inspect_samples(samples, shape=shape)
-    out.say("inspect", page.tell_inspection(inspection))
+    out.say("inspect", lines.tell_inspection(inspection))
 
     tasks = stages.by_task(samples)
     report = stages.check(model, stages.cut(tasks[0], plan.verified_tokens), out.working)
-    out.say("verify", page.tell_report(report))
+    out.say("verify", lines.tell_report(report))
 
     handle = prepare(model)
     steps: list[stages.Step] = []
@@ -99,13 +102,13 @@ def run(args: argparse.Namespace) -> int:
         steps.append(step)
         out.working("training step", len(steps), plan.steps)
     handle.undo()
-    out.say("train", page.tell_steps(steps, len(tasks)))
+    out.say("train", lines.tell_steps(steps, len(tasks)))
 
     measuring = partial(out.working, "measuring one step both ways, in turn")
     measuring()
     measured = stages.cut(tasks[-1], plan.measured_tokens)
     measurement = stages.measure(model, measured, plan, shape, measuring)
-    out.say("measure", page.tell_measurement(measurement))
+    out.say("measure", lines.tell_measurement(measurement))
 
     with without_bars():
         model.save_pretrained(args.out / "model")
@@ -122,12 +125,24 @@ def run(args: argparse.Namespace) -> int:
         "train": [vars(step) for step in steps],
         "measure": stages.as_figures(measurement),
     }
+    write_page(
+        args.out / "report.html",
+        PageContent(
+            title=f"treetrain demo: model {args.model}",
+            inspection=as_json(inspection, read, tokenizer.decode),
+            trees=largest_trees(samples),
+            decode=tokenizer.decode,
+            check=found["verify"],
+            steps=stages.as_lines(steps),
+            measurement=found["measure"],
+        ),
+    )
     (args.out / "demo.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     out.say(
         "done",
         [
-            f"in {int(seconds // 60)} min {int(seconds % 60)} s; data, figures and the trained "
-            f"model are in {args.out}"
+            f"in {int(seconds // 60)} min {int(seconds % 60)} s; data, figures, the trained model "
+            f"and the page report.html are in {args.out}"
         ],
     )
     if args.json:

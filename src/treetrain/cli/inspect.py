@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treetrain.cli.reading import add_reading_arguments, read_file
@@ -31,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object and nothing else"
     )
+    parser.add_argument(
+        "--html", metavar="PAGE", type=Path, help="write the counts and the largest trees as a page"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.progress import Progress
     from treetrain.report.drift import measure_drift
     from treetrain.report.inspection import DEFAULT_SHAPE, inspect_samples
+    from treetrain.report.largest import largest_trees
+    from treetrain.report.page import PageContent, write_page
     from treetrain.report.tables import as_json, as_text
 
     progress = Progress()
@@ -60,6 +66,16 @@ def run(args: argparse.Namespace) -> int:
     inspection = inspect_samples(samples, shape=shape)
     drift = measure_drift(watch)
     progress.wipe()
+    if args.html is not None:
+        write_page(
+            args.html,
+            PageContent(
+                title=args.file.name,
+                inspection=as_json(inspection, report, decode, drift=drift),
+                trees=largest_trees(samples),
+                decode=decode,
+            ),
+        )
     if args.json:
         print(json.dumps(as_json(inspection, report, decode, drift=drift), ensure_ascii=False))
     else:

@@ -24,6 +24,7 @@ VERBS = {
     "convert": "write a file of rows as a file of trees, or as rows of token ids",
     "train": "training from a configuration file, with checkpoints",
     "schema": "print the JSON schema of a training configuration, for editors",
+    "doctor": "say what is installed, which devices and backends work, and how to get the rest",
     "demo": "the whole way on a built-in data set: generate, inspect, verify, train, measure",
 }
 
@@ -45,7 +46,7 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="treetrain",
         description="Train language models on sequences that share prefixes.",
-        epilog="exit codes: 0 done, 1 not equal, 2 wrong usage or input",
+        epilog="exit codes: 0 done, 1 not equal (doctor: broken), 2 wrong usage or input",
     )
     parser.add_argument("--version", action="version", version=f"treetrain {treetrain.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)

@@ -50,8 +50,10 @@ def run(args: argparse.Namespace) -> int:
             names the value to change.
     """
     from treetrain.training.config_file import load_config
+    from treetrain.training.tracker_names import check_trackers
 
     config = load_config(args.config, args.set)
+    check_trackers(config.trackers)
     # The configuration is checked before anything that takes seconds is imported.
     import torch
 
@@ -59,11 +61,14 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.cli.limits import limit_tokens
     from treetrain.cli.models import move_model
     from treetrain.cli.reading import read_template
+    from treetrain.cli.reporting import watch_for_report
     from treetrain.cli.sources import without_bars
     from treetrain.cli.tokenizers import load_tokenizer
     from treetrain.errors import RandomModelError
     from treetrain.progress import Progress
+    from treetrain.training.display import show_run
     from treetrain.training.run import claim_output, run_training
+    from treetrain.training.trackers import Trackers
 
     progress = Progress()
     claim_output(Path(config.output), overwrite=config.overwrite, resume=args.resume)
@@ -104,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
                 tokenizer=tokenizer,
                 evaluated=evaluated,
                 resume=args.resume,
+                # Left in reverse order: the bar ends before the report is told.
+                watches=(watch_for_report(model, tokenizer, _say), Trackers, show_run),
                 say=_say,
             )
     except RandomModelError as error:

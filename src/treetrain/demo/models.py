@@ -8,7 +8,6 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from treetrain.demo.make_tokenizer import SHIPPED
-from treetrain.tree.metrics import ModelShape
 
 
 def make_small_model(seed: int) -> tuple[PreTrainedModel, Any]:
@@ -38,23 +37,3 @@ def make_small_model(seed: int) -> tuple[PreTrainedModel, Any]:
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
     return model.eval(), tokenizer
-
-
-def measure_shape(model: PreTrainedModel) -> ModelShape:
-    """Reads the sizes that the FLOP bound needs.
-
-    Args:
-        model: a decoder with layers of one kind.
-
-    Returns:
-        Its sizes; parameters without the token embedding and the head.
-    """
-    config = model.config
-    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
-    outside = {id(p) for module in embeddings if module is not None for p in module.parameters()}
-    return ModelShape(
-        parameters=sum(p.numel() for p in model.parameters() if id(p) not in outside),
-        layers=config.num_hidden_layers,
-        heads=config.num_attention_heads,
-        head_size=config.head_dim,
-    )

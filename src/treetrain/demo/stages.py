@@ -261,6 +261,26 @@ def measure(
     )
 
 
+def as_lines(steps: Sequence[Step]) -> list[dict[str, float]]:
+    """Puts training steps into the lines that a run writes.
+
+    Args:
+        steps: the steps, in order.
+
+    Returns:
+        One object for each, with the names of `metrics.jsonl`.
+    """
+    return [
+        {
+            "step": number,
+            **vars(step),
+            "flat_tokens_per_second": step.flat_tokens / step.seconds,
+            "tree_tokens_per_second": step.tree_tokens / step.seconds,
+        }
+        for number, step in enumerate(steps, 1)
+    ]
+
+
 def as_figures(measurement: Measurement) -> dict[str, object]:
     """Puts a measurement into plain values.
 

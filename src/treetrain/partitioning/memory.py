@@ -27,6 +27,7 @@ from transformers import PreTrainedConfig
 from treetrain.errors import check_type
 from treetrain.losses.head_chunks import CPU_CHUNK_BYTES, DEVICE_CHUNK_BYTES
 from treetrain.models.prepared import PreparedModel, find_prepared
+from treetrain.models.shape import count_parameters
 from treetrain.models.valueless import ValuelessModel, copy_without_values, lay_out
 from treetrain.packing.batch import Batch, pack
 from treetrain.partitioning.measuring import (
@@ -204,24 +205,12 @@ def _make_tree(model: ValuelessModel, tokens: int) -> Batch:
 
 
 def _measure_shape(model: ValuelessModel) -> ModelShape:
-    """Sizes of the decoder: of experts as many as a token is sent to, no embeddings."""
+    """Sizes of the decoder, its heads as they were seen to attend."""
     inner = model.prepared.model
-    config = inner.config.get_text_config()
-    chosen = getattr(config, "num_experts_per_tok", None)
-    outside = {*_ids(inner.get_input_embeddings()), *_ids(model.prepared.head.layer)}
-    parameters = 0.0
-    for module in inner.modules():
-        for parameter in module._parameters.values():
-            if parameter is None or id(parameter) in outside:
-                continue
-            outside.add(id(parameter))
-            share = 1.0
-            if chosen and parameter.ndim == 3 and parameter.shape[0] > chosen:
-                share = chosen / parameter.shape[0]
-            parameters += share * parameter.numel()
+    outside = (inner.get_input_embeddings(), model.prepared.head.layer)
     first = next(iter(model.attention.values()))
     return ModelShape(
-        parameters=round(parameters),
+        parameters=count_parameters(inner, outside),
         layers=len(model.attention),
         heads=first.heads,
         head_size=first.key_size,

@@ -9,7 +9,7 @@ from treetrain.data.report import ReadReport
 from treetrain.report.drift import DriftReport, drift_as_json, drift_lines
 from treetrain.report.inspection import Inspection
 from treetrain.report.partings import Parting
-from treetrain.tree.metrics import TreeMetrics
+from treetrain.tree.metrics import TreeMetrics, training_flops
 from treetrain.wording import say_count
 
 GROUPS_SHOWN = 20
@@ -27,7 +27,7 @@ Decode = Callable[[Any], str]
 
 def as_json(
     inspection: Inspection,
-    report: ReadReport,
+    report: ReadReport | None,
     decode: Decode | None,
     *,
     drift: DriftReport | None = None,
@@ -36,18 +36,22 @@ def as_json(
 
     Args:
         inspection: the counts.
-        report: how the file was read.
+        report: how the file was read; None: the samples come from several files, or from none.
         decode: token ids to text, or None.
         drift: where recorded ids are left, or None where reading was not watched.
 
     Returns:
         The object that `--json` prints.
     """
-    shape = inspection.shape
+    shape, total = inspection.shape, inspection.total
     return {
         **_counts(inspection.total, inspection.targets, inspection.targets_flat),
         "pays": inspection.pays,
         "reason": inspection.reason,
+        "flops": {
+            "flat": training_flops(total.flat_tokens, total.attention_pairs_flat, shape),
+            "tree": training_flops(total.tree_tokens, total.attention_pairs_tree, shape),
+        },
         "flop_bound": inspection.flop_bound,
         "leafized_flop_bound": inspection.leafized_flop_bound,
         "token_reduction_mean": inspection.token_reduction_mean,
@@ -67,11 +71,11 @@ def as_json(
             }
             for count in inspection.groups
         ],
-        "file": report.path,
-        "rows": report.rows,
-        "rows_read": report.rows_read,
-        "skipped_rows": report.skipped,
-        "notes": report.notes(),
+        "file": None if report is None else report.path,
+        "rows": None if report is None else report.rows,
+        "rows_read": None if report is None else report.rows_read,
+        "skipped_rows": [] if report is None else report.skipped,
+        "notes": [] if report is None else report.notes(),
         "drift": None if drift is None else drift_as_json(drift),
     }
 

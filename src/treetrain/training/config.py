@@ -24,6 +24,7 @@ from treetrain.training.settings import (
     Whole,
     one_file_as_list,
 )
+from treetrain.training.tracker_names import TrackerName
 
 Dtype = Literal["float32", "bfloat16", "float64"]
 
@@ -219,6 +220,7 @@ class TrainConfig(Part):
             that of the weights.
         device: where to train; None: CUDA where there is a device, otherwise the CPU.
         check: the check before the first step.
+        trackers: services that are told the figures of every step; each must be installed.
     """
 
     model: ModelConfig
@@ -246,6 +248,7 @@ class TrainConfig(Part):
     autocast: Literal["bfloat16"] | None = None
     device: str | None = None
     check: CheckConfig = CheckConfig()  # pyright: ignore[reportCallIssue]
+    trackers: list[TrackerName] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainConfig:

@@ -24,6 +24,7 @@ FREE = (
     "keep_last",
     "device",
     "check.",
+    "trackers",
     "data.",
     "evaluation.files",
     "evaluation.every",

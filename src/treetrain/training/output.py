@@ -19,6 +19,8 @@ from treetrain.training.saving import CONFIG, remove_model
 METRICS = "metrics.jsonl"
 SETTINGS = "config.yaml"
 CHECK = "check.json"
+#: What the verb writes about a run at its end.
+REPORTS = ("report.html", "inspection.json", "loss.png", "speed.png")
 
 
 def claim_output(folder: Path, *, overwrite: bool, resume: bool = False) -> None:
@@ -63,7 +65,7 @@ def remove_run(folder: Path) -> None:
     """
     remove_model(folder)
     keep_newest(folder, 0)
-    for name in (METRICS, SETTINGS, CHECK):
+    for name in (METRICS, SETTINGS, CHECK, *REPORTS):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -20,13 +20,14 @@ from treetrain.models.prepare import prepare
 from treetrain.models.prepared import PreparedModel
 from treetrain.training.checkpoint import load_checkpoint
 from treetrain.training.config import TrainConfig
+from treetrain.training.display import show_run
 from treetrain.training.evaluation import evaluate_loss
 from treetrain.training.fingerprint import take_fingerprint
 from treetrain.training.first_check import check_first
 from treetrain.training.interruption import Interruption
 from treetrain.training.keeper import Keeper
 from treetrain.training.objective import Objective, make_objective
-from treetrain.training.observers import Bar, RunOutline, Watch
+from treetrain.training.observers import RunOutline, Watch
 from treetrain.training.output import (
     CHECK,
     METRICS,
@@ -51,7 +52,7 @@ def run_training(
     tokenizer: Any = None,
     evaluated: Sequence[Sample] = (),
     resume: bool = False,
-    watches: Sequence[Watch] = (Bar,),
+    watches: Sequence[Watch] = (show_run,),
     say: Callable[[str], None] = print,
 ) -> list[StepMetrics]:
     """Train a model and save it.

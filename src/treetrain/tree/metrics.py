@@ -129,6 +129,23 @@ def measure_tree(tree: PrefixTree) -> TreeMetrics:
     )
 
 
+def training_flops(tokens: int, pairs: int, shape: ModelShape, *, recompute: bool = False) -> int:
+    """Return the floating-point work of one training step, forward and backward.
+
+    Args:
+        tokens: tokens that are computed.
+        pairs: (query, key) pairs of attention.
+        shape: the model's sizes.
+        recompute: whether activations are computed again in the backward pass.
+
+    Returns:
+        Floating-point operations, without those of the head.
+    """
+    for_parameters, for_attention = (8, 18) if recompute else (6, 14)
+    width = shape.layers * shape.heads * shape.head_size
+    return for_parameters * shape.parameters * tokens + for_attention * width * pairs
+
+
 def flop_bound(
     trees: PrefixTree | Iterable[PrefixTree], shape: ModelShape, *, recompute: bool = False
 ) -> float:
@@ -148,7 +165,9 @@ def flop_bound(
     """
     check_type("shape", shape, ModelShape, "a ModelShape")
     work = [(*_flat_work(tree), tree) for tree in _as_list(trees)]
-    flat = _flops(sum(w[0] for w in work), sum(w[1] for w in work), shape, recompute=recompute)
+    flat = training_flops(
+        sum(w[0] for w in work), sum(w[1] for w in work), shape, recompute=recompute
+    )
     return _ratio(flat, _tree_flops([w[2] for w in work], shape, recompute=recompute))
 
 
@@ -176,7 +195,7 @@ def leafized_flop_bound(
         lengths = (tree.depth_starts + tree.node_lengths)[is_leaf]
         tokens += int(lengths.sum())
         pairs += int((lengths * (lengths + 1) // 2).sum())
-    flat = _flops(tokens, pairs, shape, recompute=recompute)
+    flat = training_flops(tokens, pairs, shape, recompute=recompute)
     return _ratio(flat, _tree_flops(several, shape, recompute=recompute))
 
 
@@ -201,13 +220,7 @@ def _tree_pairs(tree: PrefixTree) -> int:
 
 def _tree_flops(trees: list[PrefixTree], shape: ModelShape, *, recompute: bool) -> int:
     tokens = sum(tree.num_tokens for tree in trees)
-    return _flops(tokens, sum(map(_tree_pairs, trees)), shape, recompute=recompute)
-
-
-def _flops(tokens: int, pairs: int, shape: ModelShape, *, recompute: bool) -> int:
-    for_parameters, for_attention = (8, 18) if recompute else (6, 14)
-    width = shape.layers * shape.heads * shape.head_size
-    return for_parameters * shape.parameters * tokens + for_attention * width * pairs
+    return training_flops(tokens, sum(map(_tree_pairs, trees)), shape, recompute=recompute)
 
 
 def _ratio(flat: int, tree: int) -> float:

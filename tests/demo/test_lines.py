@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from treetrain.data.sample import Sample
-from treetrain.demo.measure import Timing
-from treetrain.demo.page import (
+from treetrain.demo.lines import (
     MARGIN,
-    Page,
+    StageLines,
     tell_data,
     tell_inspection,
     tell_measurement,
     tell_report,
     tell_steps,
 )
+from treetrain.demo.measure import Timing
 from treetrain.demo.stages import Measurement, Step, check
 from treetrain.demo.trajectories import make_rows, write_rows
 from treetrain.report.inspection import inspect_samples
@@ -26,19 +26,19 @@ SAMPLES = [Sample(tokens) for tokens in ([1, 2, 3, 4], [1, 2, 3, 5, 6])]
 def test_stage_is_a_title_its_lines_and_an_empty_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Page(silent=False).say("inspect", ["one", "two"])
+    StageLines(silent=False).say("inspect", ["one", "two"])
     assert capsys.readouterr().out == f"{'inspect':<{MARGIN}}one\n{'':<{MARGIN}}two\n\n"
 
 
-def test_silent_page_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Page(silent=True)
+def test_silent_lines_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    page = StageLines(silent=True)
     page.say("inspect", ["one"])
     page.working("training", 1, 2)
     assert capsys.readouterr() == ("", "")
 
 
 def test_progress_is_a_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    Page(silent=False).working("training", 1, 2)
+    StageLines(silent=False).working("training", 1, 2)
     assert capsys.readouterr() == ("", f"{'':<{MARGIN}}... training: 1 of 2\n")
 
 

@@ -17,7 +17,7 @@ MARGIN = 10
 BAR = 40
 
 
-class Page:
+class StageLines:
     """Prints stages as they end; silent where one JSON object was asked for."""
 
     def __init__(self, *, silent: bool) -> None:

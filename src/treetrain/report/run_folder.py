@@ -1,0 +1,109 @@
+"""The report of a run, from the files in its folder and the samples it was trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from treetrain.data.sample import Sample
+from treetrain.report.draw_tree import Decode
+from treetrain.report.inspection import DEFAULT_SHAPE, inspect_samples
+from treetrain.report.largest import largest_trees
+from treetrain.report.page import PageContent, write_page
+from treetrain.report.plots import FILES, write_plots
+from treetrain.report.run_metrics import read_metrics
+from treetrain.report.tables import as_json
+from treetrain.tree.metrics import ModelShape
+
+PAGE, INSPECTION, CHECK = "report.html", "inspection.json", "check.json"
+METRICS, CONFIG = "metrics.jsonl", "config.yaml"
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """What became of a report.
+
+    Attributes:
+        page: the page.
+        plots: the plots.
+        notes: what is not there, and why.
+    """
+
+    page: Path
+    plots: tuple[Path, ...]
+    notes: tuple[str, ...]
+
+
+def write_report(
+    folder: str | Path,
+    samples: Sequence[Sample] = (),
+    *,
+    shape: ModelShape = DEFAULT_SHAPE,
+    decode: Decode | None = None,
+) -> WrittenReport:
+    """Write `report.html`, and the plots where matplotlib is installed, into a run's folder.
+
+    Read are `metrics.jsonl`, `config.yaml`, `check.json` (a report of `verify`) and, without
+    samples, `inspection.json`; what is missing is not shown.
+
+    Args:
+        folder: the run's folder.
+        samples: what the run is trained on: its trees are drawn, and its counts are written to
+            `inspection.json`.
+        shape: sizes of the model, for the FLOP bound.
+        decode: token ids to text; None: ids are shown.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ValueError: a file of the folder does not hold what it must; the file is named.
+    """  # noqa: DOC502 (the readers raise)
+    folder = Path(folder)
+    notes: list[str] = []
+    trees, inspection = [], None
+    if samples:
+        found = inspect_samples(samples, shape=shape)
+        inspection = as_json(found, None, decode)
+        trees = largest_trees(samples)
+        text = json.dumps(inspection, default=str) + "\n"
+        (folder / INSPECTION).write_text(text, encoding="utf-8")
+    else:
+        inspection = _read_object(folder / INSPECTION)
+    lines: list[dict[str, Any]] = []
+    if (folder / METRICS).exists():
+        lines, notes = read_metrics(folder / METRICS)
+    config = folder / CONFIG
+    content = PageContent(
+        title=f"Run {folder.resolve().name}",
+        notes=tuple(notes),
+        inspection=inspection,
+        trees=trees,
+        decode=decode,
+        check=_read_object(folder / CHECK),
+        steps=lines,
+        config=config.read_text(encoding="utf-8") if config.exists() else None,
+    )
+    plots: list[Path] = []
+    if lines:
+        try:
+            plots = write_plots(folder, lines)
+        except ModuleNotFoundError as error:
+            notes.append(f"{' and '.join(FILES)} not written: {error}")
+    write_page(folder / PAGE, content)
+    return WrittenReport(folder / PAGE, tuple(plots), tuple(notes))
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: must be one JSON object, got {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: must be one JSON object, got {type(value).__name__}")
+    return value
