@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treetrain.data.routes import number_routes
-    from treetrain.data.rows import read_samples
+    from treetrain.data.rows import iter_samples, read_samples
     from treetrain.data.sample import Sample
     from treetrain.errors import CapacityError, EquivalenceError, UnsupportedModelError
     from treetrain.losses.load_balancing import measure_choices
@@ -71,6 +71,7 @@ _HOMES = {
     "expert_counts": "losses.router",
     "find_prepared": "models.prepared",
     "flop_bound": "tree.metrics",
+    "iter_samples": "data.rows",
     "make_samples_for": "verification.own_samples",
     "measure_choices": "losses.load_balancing",
     "measure_memory": "partitioning.memory",
@@ -125,6 +126,7 @@ __all__ = [
     "expert_counts",
     "find_prepared",
     "flop_bound",
+    "iter_samples",
     "make_samples_for",
     "measure_choices",
     "measure_memory",

@@ -86,7 +86,10 @@ def test_json_has_the_promised_keys_and_the_worked_example(ids, capsys):
     }
     assert found["por"] == 1 - 9 / 17
     assert found["token_reduction"] == 17 / 9
-    assert found["notes"] == ["3 rows have no mask: every token is trained"]
+    assert found["notes"] == [
+        "rows: 3 rows of token ids (input_ids)",
+        "3 rows have no mask: every token is trained",
+    ]
 
 
 def test_groups_are_counted_one_by_one(talks, capsys):
@@ -117,7 +120,7 @@ def test_rows_can_be_selected_and_the_template_replaced(talks, tmp_path, capsys)
         "--chat-template", str(template),
     )  # fmt: skip
     assert found["sequences"] == 2
-    assert found["notes"][0] == "2 of 4 rows were not selected"
+    assert "2 of 4 rows were not selected" in found["notes"]
     assert "<|assistant|>>" in found["partings"][0]["text"]["before"]
 
 
@@ -198,3 +201,29 @@ def test_rows_of_ids_need_neither_torch_nor_transformers(ids):
         [sys.executable, "-c", program, str(ids)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_drift_of_steps_is_said_in_text_and_in_json(talks, capsys):
+    words = [str(talks), "--tokenizer", "demo", "--expand", "per_step"]
+    drift = inspect_json(capsys, *words)["drift"]
+    assert drift["steps"]["compared"] == 4
+    assert drift["steps"]["drifts"] == drift["steps"]["re_rendered"] == 4
+    assert drift["steps"]["not_kept"] == 0
+    assert drift["steps"]["found"][0]["text"]["recorded"].startswith("<think>")
+    main(["inspect", *words])
+    said = capsys.readouterr().out
+    assert "steps: 4 of 4 do not begin with the step before them" in said
+    kept, now = drift["steps"]["kept_tree_tokens"], drift["steps"]["tree_tokens"]
+    assert f"{kept:,} tree tokens instead of {now:,}" in said
+
+
+def test_tree_tokens_of_steps_are_those_of_the_inspection(talks, capsys):
+    found = inspect_json(capsys, str(talks), "--tokenizer", "demo", "--expand", "per_step")
+    assert found["drift"]["steps"]["tree_tokens"] == found["tree_tokens"]
+
+
+def test_nothing_is_said_of_drift_where_nothing_can_be_compared(ids, talks, capsys):
+    drift = inspect_json(capsys, str(ids))["drift"]
+    assert drift["answers"]["compared"] == drift["steps"]["compared"] == 0
+    main(["inspect", str(talks), "--tokenizer", "demo"])
+    assert "\ndrift (" not in capsys.readouterr().out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from treetrain.cli import tokenizers
-from treetrain.cli.tokenizers import find_smollm2, load_tokenizer
+from treetrain.cli.tokenizers import find_smollm2, load_tokenizer, plain_decode
 
 
 def test_the_shipped_tokenizer_has_a_name():
@@ -52,3 +52,9 @@ def test_smollm2_encodes_its_own_rollouts_as_recorded(shared_data: Path):
         assert tokenizer.decode(row["ids"]) == row["text"]
         again = tokenizer(row["text"], add_special_tokens=False)["input_ids"]
         assert again == (row["retok"] or row["ids"])
+
+
+def test_decoding_leaves_nothing_out_and_tidies_nothing():
+    tokenizer = load_tokenizer("demo")
+    text = "water , it 's .<|end|>\n"
+    assert plain_decode(tokenizer)(tokenizer.encode(text, add_special_tokens=False)) == text

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from treetrain.data.chat import Chat
-from treetrain.data.conversations import read_conversation, read_threads
+from treetrain.data.conversations import read_conversations, read_threads
 from treetrain.data.formats import parse_row
 
 USER = {"role": "user", "content": "a"}
@@ -14,7 +14,9 @@ ANSWER = {"role": "assistant", "content": "b"}
 
 def read(chat: Chat, fields: dict[str, Any], **arguments: Any) -> Any:
     [(row, fields, source)] = parse_row(fields, "f:1")
-    return read_conversation(chat, row, fields, source=source, **{"tools": None, **arguments})  # type: ignore[arg-type]
+    arguments = {"tools": None, **arguments}
+    [found] = read_conversations(chat, row, fields, source=source, **arguments)  # type: ignore[arg-type]
+    return found
 
 
 def tree(text: str, role: str, *replies: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from treetrain.data.formats import ignored_fields, parse_row
+from treetrain.data.fields import ignored_fields
+from treetrain.data.formats import parse_row
 
 REPLY = {"role": "assistant", "text": "b", "replies": []}
 
@@ -40,8 +43,8 @@ def test_a_sample_s_own_group_is_kept():
 
 
 def test_fields_that_nothing_reads_are_named():
-    [(row, _, _)] = parse_row({**ROWS["TokenRow"], "trial": 1, "reward": 0.5}, "f:1")
-    assert ignored_fields(row) == ["reward", "trial"]
+    [(row, _, _)] = parse_row({**ROWS["TokenRow"], "trial": 1, "cost": 0.5}, "f:1")
+    assert ignored_fields(row) == ["cost", "trial"]
 
 
 def test_tools_may_be_json_text():
@@ -94,3 +97,11 @@ def test_tools_may_be_json_text():
 def test_a_wrong_row_names_file_line_and_field(row, message):
     with pytest.raises(ValueError, match=message):
         parse_row(row, "f:9")
+
+
+def test_messages_may_be_the_text_of_a_list():
+    messages = [{"role": "user", "content": "a"}]
+    [(_, fields, _)] = parse_row({"messages": json.dumps(messages)}, "f:1")
+    assert fields["messages"] == messages
+    with pytest.raises(ValueError, match=r"^f:9: field 'messages' must be a list, or JSON text"):
+        parse_row({"messages": "[{"}, "f:9")

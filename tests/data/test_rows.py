@@ -227,7 +227,8 @@ def test_a_template_without_an_end_of_turn_token_is_mentioned(tmp_path, tokenize
         ("3\n", r"^data.jsonl:1: a row must be a JSON object, got int"),
         ("", r"data.jsonl: the file must give at least one sequence, got none of 0 rows"),
         ('{"messages": []}\n', r"^data.jsonl:1: rows of text need a tokenizer"),
-        ("[" * 100_000, r"^data.jsonl: must be nested less deeply"),
+        ("[" * 100_000, r"^data.jsonl\[0\]: an array must end with a bracket, got the end of"),
+        ("[" * 100_000 + "]" * 100_000, r"^data.jsonl\[0\]: must be nested less deeply"),
     ],
 )
 def test_a_wrong_file_is_an_error_with_its_line(tmp_path, text, message):

@@ -218,3 +218,19 @@ def test_no_torch_is_imported():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_padding_is_removed_from_log_probabilities_and_rewards_too():
+    sample = Sample([9, 1, 2], attention_mask=[0, 1, 1], logprobs=[5, 0, -1], reward=[7, 0, 0.5])
+    assert sample.logprobs is not None
+    assert sample.logprobs.tolist() == [0, -1]
+    assert np.asarray(sample.reward).tolist() == [0, 0.5]
+    assert Sample([1], reward=2).reward == 2.0
+
+
+@pytest.mark.parametrize("name", ["logprobs", "reward"])
+def test_what_was_recorded_has_one_finite_number_per_token(name):
+    with pytest.raises(ValueError, match=f"^f:1: {name} must have one entry per token, got 1"):
+        Sample([1, 2], source="f:1", **{name: [0.0]})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"^f:1: {name} must be finite, got nan at index 1"):
+        Sample([1, 2], source="f:1", **{name: [0.0, float("nan")]})  # type: ignore[arg-type]

@@ -338,3 +338,36 @@ def test_a_number_that_no_float_holds_is_named(toy, name):
     batch = pack([Sample([1, 2, 3], advantage=1.0)])
     with pytest.raises(ValueError, match=f"{name} must be a number that a float holds"):
         policy_loss(toy, batch, "sum", objective="plain", **{name: 10**400})
+
+
+def test_recorded_log_probabilities_are_those_of_the_samples(toy, alone, gradients, assert_equal):
+    old = drifted(toy, SAMPLES, alone, 0)
+    recorded = [
+        Sample(
+            sample.tokens,
+            sample.weights,
+            advantage=sample.advantage,
+            # The first token has no predictor, so that what stands there is not read.
+            logprobs=[7.0, *row.tolist()] if len(sample) and sample.weights[1:].any() else None,
+        )
+        for sample, row in zip(SAMPLES, old, strict=True)
+    ]
+    ratio = {"objective": "ppo", "clip_low": 0.1, "clip_high": 0.2}
+    found = policy_loss(toy, pack(recorded), "sum", old_logprobs="recorded", **ratio)
+    expected = policy_loss(toy, pack(SAMPLES), "sum", old_logprobs=old, **ratio)
+    assert_equal(gradients(found.loss, toy), gradients(expected.loss, toy))
+
+
+def test_a_sequence_without_recorded_log_probabilities_is_named(toy):
+    recorded = Sample([1, 2], advantage=1.0, logprobs=[0.0, -1.0])
+    batch = pack([recorded, Sample([1, 3], advantage=1.0, source="data.jsonl:2")])
+    with pytest.raises(ValueError, match=r"none recorded for samples\[1\] \(data\.jsonl:2\)"):
+        policy_loss(
+            toy,
+            batch,
+            "sum",
+            objective="ppo",
+            old_logprobs="recorded",
+            clip_low=0.1,
+            clip_high=0.1,
+        )

@@ -42,8 +42,10 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         Exit code 0.
     """
-    from treetrain.cli.tokenizers import load_tokenizer
+    from treetrain.cli.tokenizers import load_tokenizer, plain_decode
+    from treetrain.data.drift_watch import DriftWatch
     from treetrain.progress import Progress
+    from treetrain.report.drift import measure_drift
     from treetrain.report.inspection import DEFAULT_SHAPE, inspect_samples
     from treetrain.report.tables import as_json, as_text
 
@@ -51,15 +53,17 @@ def run(args: argparse.Namespace) -> int:
     progress(f"reading {args.file}")
     shape = DEFAULT_SHAPE if args.shape is None else _shape(args.shape)
     tokenizer = None if args.tokenizer is None else load_tokenizer(args.tokenizer)
-    samples, report = read_file(args, tokenizer)
+    decode = None if tokenizer is None else plain_decode(tokenizer)
+    watch = DriftWatch(decode)
+    samples, report = read_file(args, tokenizer, watch=watch)
     progress(f"counting {len(samples)} sequences")
     inspection = inspect_samples(samples, shape=shape)
+    drift = measure_drift(watch)
     progress.wipe()
-    decode = None if tokenizer is None else tokenizer.decode
     if args.json:
-        print(json.dumps(as_json(inspection, report, decode), ensure_ascii=False))
+        print(json.dumps(as_json(inspection, report, decode, drift=drift), ensure_ascii=False))
     else:
-        print(as_text(inspection, report, decode))
+        print(as_text(inspection, report, decode, drift=drift))
     return 0
 
 

@@ -21,6 +21,7 @@ VERBS = {
     "inspect": "count what sharing saves in a file of sequences, and say whether it pays",
     "verify": "check that tree training equals separate training on your model and data",
     "plan": "say how trees are cut into partitions for a model and a memory",
+    "convert": "write a file of rows as a file of trees, or as rows of token ids",
     "train": "training from a configuration file, with checkpoints",
     "schema": "print the JSON schema of a training configuration, for editors",
     "demo": "the whole way on a built-in data set: generate, inspect, verify, train, measure",

@@ -144,7 +144,7 @@ def _read(args: argparse.Namespace, progress: Progress) -> tuple[list[Sample], l
     progress(f"reading {args.file}")
     samples, reading = read_file(args, tokenizer)
     samples, notes = select_groups(samples, args.group)
-    return samples, reading.notes() + notes
+    return samples, reading.notes(every_skipped=args.json) + notes
 
 
 def _measure(args: argparse.Namespace, samples: list[Sample]) -> MemoryModel:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from treetrain.data.drift_watch import DriftWatch
+    from treetrain.data.expand import Unrendered
     from treetrain.data.report import ReadReport
 
 #: What messages call an argument of `read_samples`, and the option that sets it.
@@ -15,7 +17,9 @@ OPTIONS = {
     "tokenizer=...": "--tokenizer T",
     "expand='per_step'": "--expand per_step",
     "expand='whole'": "--expand whole",
+    "unrendered='count'": "--unrendered count",
     "another chat_template": "another --chat-template",
+    "split=...": "--split S",
 }
 
 DEMO_TEMPLATE = Path(__file__).parents[1] / "demo" / "tokenizer" / "chat_template.jinja"
@@ -33,7 +37,8 @@ def add_reading_arguments(parser: argparse.ArgumentParser, *, without: str | Non
         metavar="FILE",
         type=Path,
         nargs=None if without is None else "?",
-        help="JSON lines, or one JSON array" + ("" if without is None else f"; {without}"),
+        help="JSON lines, one JSON array or object, a parquet file, or a folder saved by datasets"
+        + ("" if without is None else f"; {without}"),
     )
     parser.add_argument(
         "--tokenizer",
@@ -70,17 +75,31 @@ def add_reading_arguments(parser: argparse.ArgumentParser, *, without: str | Non
         default=[],
         help="variable of the chat template, for example enable_thinking=false; may be repeated",
     )
+    parser.add_argument("--split", metavar="S", help="which split of a folder that has several")
+    parser.add_argument(
+        "--skip-bad-rows",
+        action="store_true",
+        help="skip wrong rows, count and list them (default: the first is an error)",
+    )
 
 
-def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], ReadReport]:
+def read_file(
+    args: argparse.Namespace,
+    tokenizer: Any,
+    *,
+    watch: DriftWatch | None = None,
+    unrendered: Unrendered = "count",
+) -> tuple[list[Any], ReadReport]:
     """Reads the file that the arguments of `add_reading_arguments` name.
 
-    What a chat template leaves out is counted here, not refused: counting and comparing are right
-    for whatever text there is.
+    What a chat template leaves out is counted here, not refused, unless that is asked for: counting
+    and comparing are right for whatever text there is.
 
     Args:
         args: parsed arguments.
         tokenizer: what `load_tokenizer` gave, or None.
+        watch: finds where recorded ids are left, or None.
+        unrendered: what happens to tools and calls that the template leaves out.
 
     Returns:
         Samples and report of `read_samples_with_report`.
@@ -102,7 +121,10 @@ def read_file(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Any], Read
             select=select,
             chat_template=text,
             template_variables={name: _json(value) for name, value in variables.items()},
-            unrendered="count",
+            unrendered=unrendered,
+            watch=watch,
+            split=args.split,
+            skip_bad_rows=args.skip_bad_rows,
         )
     except ValueError as error:
         message = str(error)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,18 @@ def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
         raise ValueError(
             f"{expected}, got the {kind} {os.fspath(name)!r} {explain(error, no_hub)}"
         ) from error
+
+
+def plain_decode(tokenizer: Any) -> Callable[[list[int]], str]:
+    """Gives a tokenizer's decoding with nothing tidied up, so that encoding it again compares.
+
+    Args:
+        tokenizer: what `load_tokenizer` gave.
+
+    Returns:
+        Token ids to text; special tokens are spelled out.
+    """
+    return partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")

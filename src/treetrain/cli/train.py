@@ -137,6 +137,8 @@ def read_data(config: TrainConfig, files: Sequence[str], tokenizer: Any) -> list
             chat_template=read_template(config.data.chat_template),
             template_variables=data.template_variables,
             unrendered=data.unrendered,
+            split=data.split,
+            skip_bad_rows=data.skip_bad_rows,
         )
         samples += found
         for note in report.notes():

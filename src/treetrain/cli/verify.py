@@ -165,6 +165,8 @@ def _check_file(args: argparse.Namespace) -> None:
             ("--chat-template", args.chat_template),
             ("--template-variable", args.template_variable),
             ("--expand per_step", args.expand != "whole"),
+            ("--split", args.split),
+            ("--skip-bad-rows", args.skip_bad_rows),
         )
         if value
     ]
@@ -183,7 +185,7 @@ def _read(
 
     progress(f"reading {args.file}")
     samples, reading = read_file(args, tokenizer)
-    notes = reading.notes()
+    notes = reading.notes(every_skipped=args.json)
     samples, note = select_groups(samples, args.group)
     notes += note
     samples, note = limit_to_shared(samples, args.limit_tokens)

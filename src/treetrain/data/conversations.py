@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
+from treetrain.data.agent_rows import AgentRow, read_agent_messages
+from treetrain.data.atif import AtifConversation, Recorded
 from treetrain.data.chat import ASSISTANT, Chat, Tools
-from treetrain.data.formats import CompletionRow, ConversationRow, Json, TreeRow, field_error
+from treetrain.data.fields import ChatRow, Json, field_error
+from treetrain.data.formats import CompletionRow, ConversationRow, TreeRow
+from treetrain.data.sharegpt import ShareGptRow, read_turns
 
 Expand = Literal["whole", "per_step"]
 
@@ -30,7 +34,9 @@ class Conversation:
         trajectory: name of the conversation.
         named: whether the row itself named the trajectory.
         advantage: the conversation's advantage, or None.
+        reward: its reward, or None.
         source: file and line.
+        recorded: token ids that were recorded when messages were sampled, by the message's index.
     """
 
     messages: Sequence[Json]
@@ -40,18 +46,20 @@ class Conversation:
     trajectory: Hashable
     named: bool
     advantage: float | None
+    reward: float | None
     source: str
+    recorded: Mapping[int, Recorded] = field(default_factory=dict[int, Recorded])
 
 
-def read_conversation(
+def read_conversations(
     chat: Chat,
-    row: ConversationRow | CompletionRow,
+    row: ConversationRow | CompletionRow | ShareGptRow | AgentRow,
     fields: Json,
     *,
     tools: Tools | None,
     source: str,
-) -> Conversation:
-    """Makes the conversation of one row.
+) -> list[Conversation]:
+    """Makes the conversations of one row of messages, one for all kinds but some of SWE-agent.
 
     Content of several text parts becomes one text, missing content the empty text. A tool call's
     arguments given as JSON text stay as they are where the template writes text unchanged, and are
@@ -65,29 +73,106 @@ def read_conversation(
         source: file and line.
 
     Returns:
-        The conversation; of a prompt with a completion only the completion is trained.
+        The conversations; of a prompt with a completion only the completion is trained.
 
     Raises:
         ValueError: there is no message, or a call's arguments are no JSON.
     """  # noqa: DOC503 (field_error makes the errors)
+    group = row.group
+    if isinstance(row, AgentRow):
+        group = row.instance_id if group is None else group
+        found = [
+            _make(chat, row, _placed(messages), trained, tools=tools, group=group, source=source)
+            for messages, trained in read_agent_messages(row, source)
+        ]
+        # Steps of one run are one trajectory, however they are read.
+        return [replace(one, named=one.named or len(found) > 1) for one in found]
+    if isinstance(row, ShareGptRow):
+        turns, trained = read_turns(row, fields, source)
+        if not turns:
+            raise field_error(source, "conversations", "must have at least one message, got none")
+        return [_make(chat, row, _placed(turns), trained, tools=tools, group=group, source=source)]
     names = ("messages",) if isinstance(row, ConversationRow) else ("prompt", "completion")
-    messages: list[Json] = []
+    messages: list[tuple[Json, str]] = []
     first = 0
     for name in names:
         first = len(messages)
-        for index, message in enumerate(fields[name]):
-            messages.append(_normalised(chat, message, f"{name}[{index}]", source))
+        messages += [(message, f"{name}[{index}]") for index, message in enumerate(fields[name])]
     if not messages:
         raise field_error(source, names[-1], "must have at least one message, got none")
-    trained = [i for i, message in enumerate(messages) if message["role"] == ASSISTANT]
+    trained = [i for i, (one, _) in enumerate(messages) if one["role"] == ASSISTANT and i >= first]
+    return [_make(chat, row, messages, trained, tools=tools, group=group, source=source)]
+
+
+def read_agent(
+    chat: Chat | None,
+    agent: AtifConversation,
+    top: ChatRow,
+    *,
+    tools: Tools | None,
+    source: str,
+) -> Conversation:
+    """Makes the conversation of one agent of an ATIF trajectory.
+
+    Args:
+        chat: the template, or None where everything that is trained was recorded.
+        agent: the agent's messages.
+        top: the row, which names group and advantage of all of its agents.
+        tools: schemas used when the agent has none.
+        source: file and line.
+
+    Returns:
+        The conversation, a trajectory of its own.
+
+    Raises:
+        ValueError: there is no message.
+    """  # noqa: DOC503 (field_error makes the errors)
+    place = f"{source}: {agent.place}" if agent.place else source
+    if not agent.messages:
+        raise field_error(place, "steps", "must have at least one step, got none")
+    own = agent.row.agent.tool_definitions
+    named = agent.row.trajectory_id
+    named = agent.row.session_id if named is None and not agent.place else named
     return Conversation(
-        messages=messages,
-        trained=[i for i in trained if i >= first],
+        messages=[
+            one if chat is None else _normalised(chat, one, f"messages[{index}]", place)
+            for index, one in enumerate(agent.messages)
+        ],
+        trained=agent.trained,
+        tools=own if own is not None else tools,
+        group=top.group,
+        trajectory=place if named is None else named,
+        named=True,
+        advantage=top.advantage,
+        reward=top.reward,
+        source=place,
+        recorded=agent.recorded,
+    )
+
+
+def _placed(messages: list[Json]) -> list[tuple[Json, str]]:
+    return [(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def _make(
+    chat: Chat,
+    row: ChatRow,
+    messages: list[tuple[Json, str]],
+    trained: list[int],
+    *,
+    tools: Tools | None,
+    group: Hashable | None,
+    source: str,
+) -> Conversation:
+    return Conversation(
+        messages=[_normalised(chat, message, place, source) for message, place in messages],
+        trained=trained,
         tools=row.tools if row.tools is not None else tools,
-        group=row.group,
+        group=group,
         trajectory=source if row.trajectory_id is None else row.trajectory_id,
         named=row.trajectory_id is not None,
         advantage=row.advantage,
+        reward=row.reward,
         source=source,
     )
 
@@ -127,6 +212,7 @@ def read_threads(row: TreeRow, *, expand: Expand, source: str) -> list[Conversat
             trajectory=source if row.trajectory_id is None else row.trajectory_id,
             named=row.trajectory_id is not None,
             advantage=row.advantage,
+            reward=None,
             source=source,
         )
         for messages, trained in threads

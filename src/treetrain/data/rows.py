@@ -1,21 +1,23 @@
-"""Reads files of rows into samples. Nothing is dropped without a count in the report."""
+"""Reads files of rows into samples. Nothing is dropped without a count in the report.
+
+This file holds what is called; `reader` does the pass, `containers` opens files, `formats` knows
+the kinds of rows.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from treetrain.data.chat import Chat, Tokenizer, Tools
 from treetrain.data.conversations import Expand
-from treetrain.data.expand import Expander, Unrendered
-from treetrain.data.formats import as_object, ignored_fields, parse_row
+from treetrain.data.drift_watch import DriftWatch
+from treetrain.data.expand import Unrendered
+from treetrain.data.reader import TOOLS_BESIDE, Reader, read_tools
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Sample
 from treetrain.errors import check_type
-
-TOOLS_BESIDE = "tools.json"
 
 
 def read_samples(
@@ -29,6 +31,8 @@ def read_samples(
     template_variables: Mapping[str, Any] | None = None,
     end_completions: bool = True,
     unrendered: Unrendered = "refuse",
+    split: str | None = None,
+    skip_bad_rows: bool = False,
 ) -> list[Sample]:
     """Reads a file of rows; `read_samples_with_report` gives the counts too.
 
@@ -42,6 +46,8 @@ def read_samples(
         template_variables: further variables of the template.
         end_completions: whether a completion given as text ends with the end-of-text token.
         unrendered: `refuse` or `count` tools and tool calls that the template leaves out.
+        split: which split of a folder that has several.
+        skip_bad_rows: whether wrong rows are skipped and counted.
 
     Returns:
         The sequences in the order of the file.
@@ -56,6 +62,8 @@ def read_samples(
         template_variables=template_variables,
         end_completions=end_completions,
         unrendered=unrendered,
+        split=split,
+        skip_bad_rows=skip_bad_rows,
     )[0]
 
 
@@ -70,6 +78,9 @@ def read_samples_with_report(
     template_variables: Mapping[str, Any] | None = None,
     end_completions: bool = True,
     unrendered: Unrendered = "refuse",
+    split: str | None = None,
+    skip_bad_rows: bool = False,
+    watch: DriftWatch | None = None,
 ) -> tuple[list[Sample], ReadReport]:
     """Reads a file of rows into sequences, and counts what was decided on the way.
 
@@ -89,7 +100,8 @@ def read_samples_with_report(
     Prompt and completion as text are encoded apart too, for the same reason.
 
     Args:
-        path: file of JSON lines, or one JSON array.
+        path: file of JSON lines, one JSON array or object, a parquet file, a folder saved by
+            `datasets`, or a tree file.
         tokenizer: tokenizer of transformers; needed unless all rows are token ids.
         expand: `whole` or `per_step`.
         tools: schemas of the tools for conversations that have none of their own, or a JSON file of
@@ -101,6 +113,10 @@ def read_samples_with_report(
         end_completions: whether a completion given as text ends with the end-of-text token.
         unrendered: what happens when the template leaves out tools or tool calls: `refuse` or
             `count`.
+        split: which split of a folder that has several; None where there is one.
+        skip_bad_rows: whether a wrong row is skipped, counted and listed in the report instead of
+            being an error. A file that breaks off is an error either way.
+        watch: finds where recorded ids are left, or None.
 
     Returns:
         The sequences in the order of the file, and the report.
@@ -109,42 +125,96 @@ def read_samples_with_report(
         ValueError: a row is wrong (file, line, field and what was expected are named), an argument
             has an unknown value, or no row is selected.
         TypeError: an argument has another type.
+    """  # noqa: DOC502 (iter_samples raises)
+    report = ReadReport(str(path))
+    samples = list(
+        iter_samples(
+            path,
+            report,
+            tokenizer=tokenizer,
+            expand=expand,
+            tools=tools,
+            select=select,
+            chat_template=chat_template,
+            template_variables=template_variables,
+            end_completions=end_completions,
+            unrendered=unrendered,
+            split=split,
+            skip_bad_rows=skip_bad_rows,
+            watch=watch,
+        )
+    )
+    return samples, report
+
+
+def iter_samples(
+    path: str | Path,
+    report: ReadReport | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    expand: Expand = "whole",
+    tools: str | Path | Tools | None = None,
+    select: Mapping[str, str] | None = None,
+    chat_template: str | None = None,
+    template_variables: Mapping[str, Any] | None = None,
+    end_completions: bool = True,
+    unrendered: Unrendered = "refuse",
+    split: str | None = None,
+    skip_bad_rows: bool = False,
+    watch: DriftWatch | None = None,
+) -> Iterator[Sample]:
+    """Reads rows one by one; the memory it takes does not grow with the file.
+
+    Args:
+        path: as for `read_samples_with_report`, like everything below.
+        report: counts, added to while rows are read and complete at the end; None: not kept.
+        tokenizer: needed unless all rows are token ids.
+        expand: `whole` or `per_step`.
+        tools: schemas of tools, or their file.
+        select: values that fields of a row must have.
+        chat_template: Jinja text used instead of the tokenizer's own template.
+        template_variables: further variables of the template.
+        end_completions: whether a completion given as text ends with the end-of-text token.
+        unrendered: `refuse` or `count` tools and tool calls that the template leaves out.
+        split: which split of a folder that has several.
+        skip_bad_rows: whether wrong rows are skipped and counted.
+        watch: finds where recorded ids are left, or None.
+
+    Returns:
+        An iterator over the sequences in the order of the file. It raises what
+        `read_samples_with_report` raises of rows when it comes to them.
+
+    Raises:
+        ValueError: an argument has an unknown value.
+        TypeError: an argument has another type.
     """  # noqa: DOC503 (_check_arguments raises the TypeError)
     _check_arguments(path, tokenizer, tools, select, chat_template, template_variables)
+    check_type("report", report, (ReadReport, type(None)), "a ReadReport")
+    check_type("split", split, (str, type(None)), "the name of a split")
+    check_type("skip_bad_rows", skip_bad_rows, bool, "True or False")
     if expand not in ("whole", "per_step"):
         raise ValueError(f"expand must be 'whole' or 'per_step', got {expand!r}")
     if unrendered not in ("refuse", "count"):
         raise ValueError(f"unrendered must be 'refuse' or 'count', got {unrendered!r}")
     path = Path(path)
-    report = ReadReport(str(path))
+    report = ReadReport(str(path)) if report is None else report
     chat = None
     if tokenizer is not None:
         chat = Chat(tokenizer, chat_template, dict(template_variables or {}))
-    beside = path.parent / TOOLS_BESIDE
-    schemas, tools_file = _read_tools(tools, beside)
-    expander = Expander(chat, expand, schemas, unrendered, end_completions, report)
-    samples: list[Sample] = []
-    for row, source in _read_rows(path):
-        report.rows += 1
-        if select and not _is_selected(row, select, source):
-            report.not_selected += 1
-            continue
-        for checked, fields, place in parse_row(row, source):
-            report.ignored_fields.update(ignored_fields(checked))
-            samples += expander.samples(checked, fields, place)
-    if not samples:
-        raise ValueError(
-            f"{path}: the file must give at least one sequence, got none of {report.rows} rows"
-            f"{_hint(select)}"
-        )
-    report.sequences = len(samples)
-    report.untrained = sum(not sample.weights[1:].any() for sample in samples)
-    report.tools_file = tools_file if report.kinds["ConversationRow"] else None
-    chatting = (
-        report.kinds["ConversationRow"] + report.kinds["CompletionRow"] + report.kinds["TreeRow"]
-    )
-    report.no_closing = bool(chatting and chat is not None and not chat.closing.strip())
-    return samples, report
+    schemas, report.tools_file = read_tools(tools, path.parent / TOOLS_BESIDE)
+    return Reader(
+        path=path,
+        chat=chat,
+        expand=expand,
+        tools=schemas,
+        unrendered=unrendered,
+        end_completions=end_completions,
+        select=dict(select or {}),
+        split=split,
+        skip_bad_rows=skip_bad_rows,
+        report=report,
+        watch=watch,
+    ).samples()
 
 
 def _check_arguments(
@@ -170,85 +240,3 @@ def _check_arguments(
     check_type("select", select, (Mapping, type(None)), "a dict of field names and values")
     for name, value in cast(Mapping[str, object], select or {}).items():
         check_type(f"select[{name!r}]", value, str, "text, as fields are compared as text")
-
-
-def _hint(select: Mapping[str, str] | None) -> str:
-    return f" selected by {dict(select)}" if select else ""
-
-
-def _read_tools(tools: str | Path | Tools | None, beside: Path) -> tuple[Tools | None, str | None]:
-    if tools is None:
-        if not beside.is_file():
-            return None, None
-        tools = beside
-    if not isinstance(tools, (str, Path)):
-        return tools, None
-    try:
-        schemas = json.loads(Path(tools).read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{tools}: must be a JSON list of tool schemas: {error}") from error
-    if not _is_list_of_objects(schemas):
-        raise ValueError(f"{tools}: must be a JSON list of tool schemas, got something else")
-    return schemas, str(tools)
-
-
-def _is_list_of_objects(value: Any) -> bool:
-    if not isinstance(value, list):
-        return False
-    return all(isinstance(entry, dict) for entry in cast(list[Any], value))
-
-
-def _is_selected(row: Any, select: Mapping[str, str], source: str) -> bool:
-    fields = as_object(row, source)
-    for name, value in select.items():
-        if name not in fields:
-            raise ValueError(
-                f"{source}: field '{name}' is needed to select rows, got the fields "
-                f"{sorted(fields)}"
-            )
-        if str(fields[name]) != value:
-            return False
-    return True
-
-
-def _read_rows(path: Path) -> Iterator[tuple[Any, str]]:
-    with path.open("rb") as file:
-        data = file.read()
-    if data.startswith(b"\xef\xbb\xbf"):
-        data = data[3:]
-    if data.lstrip()[:1] == b"[":
-        rows: Sequence[Any] = _load(data, str(path.name))
-        for index, row in enumerate(rows):
-            yield row, f"{path.name}[{index}]"
-        return
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if line.strip():
-            yield _load(line, f"{path.name}:{number}"), f"{path.name}:{number}"
-
-
-def _load(text: bytes, source: str) -> Any:
-    try:
-        try:
-            return json.loads(text)
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            raise
-        except ValueError:
-            return json.loads(text, parse_int=_parse_int)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{source}: must be JSON, got an error at column {error.colno}: {error.msg}"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{source}: must be UTF-8, got {error.reason} at byte {error.start}"
-        ) from error
-    except RecursionError as error:
-        raise ValueError(f"{source}: must be nested less deeply to be read as JSON") from error
-
-
-def _parse_int(digits: str) -> int | str:
-    """An integer, or the digits of one that Python refuses to read, for the field's own check."""
-    try:
-        return int(digits)
-    except ValueError:
-        return digits

@@ -36,11 +36,13 @@ class Sample:
         weights: weight of each token as a target, [L], or a mask of booleans or 0 and 1; None: all
             are 1.
         attention_mask: 1 or True for real tokens, 0 or False for padding, [L]; padded places are
-            removed from tokens, weights, keys and a per-token advantage.
+            removed from everything that has one entry per token.
         keys: second integer of each token, [L].
         group: name of the tree the sequence belongs to.
         trajectory: name of the trajectory the sequence is a part of.
         advantage: a number, or one for each token as a target, [L].
+        logprobs: log-probability of each token when it was sampled, [L], nats.
+        reward: a number, or one for each token, [L].
         source: file and line of the sequence, put before every error message.
 
     Raises:
@@ -57,6 +59,10 @@ class Sample:
         trajectory: what `trajectory_mean` counts as one; None: the sequence is its own trajectory.
         advantage: one number for the whole sequence, or one per token as a target, [L] float64, or
             None.
+        logprobs: log-probability of each token under the policy that sampled it, [L] float64, nats,
+            or None; entries of tokens that are not trained are not read.
+        reward: one number for the whole sequence, or one per token, [L] float64, or None. No loss
+            reads it; advantages are made of it.
         source: where the sequence was read, for messages ("data.jsonl:17"), or None.
 
     Example:
@@ -71,6 +77,8 @@ class Sample:
     group: Hashable | None
     trajectory: Hashable | None
     advantage: float | Floats | None
+    logprobs: Floats | None
+    reward: float | Floats | None
     source: str | None
 
     def __init__(
@@ -83,6 +91,8 @@ class Sample:
         group: Hashable | None = None,
         trajectory: Hashable | None = None,
         advantage: ArrayLike | None = None,
+        logprobs: ArrayLike | None = None,
+        reward: ArrayLike | None = None,
         source: str | None = None,
     ) -> None:
         for name, value in (("group", group), ("trajectory", trajectory)):
@@ -98,19 +108,21 @@ class Sample:
             "attention_mask": attention_mask,
             "weights": weights,
             "keys": keys,
+            "logprobs": logprobs,
         }
         arrays = {
             name: _array(name, value, source)
             for name, value in columns.items()
             if value is not None
         }
-        one_advantage: float | None = None
-        if advantage is not None:
-            array = _to_numpy("advantage", advantage, source)
-            if array.ndim == 0:
-                one_advantage = float(_finite("advantage", array.reshape(1), source)[0])
-            else:
-                arrays["advantage"] = _array("advantage", array, source)
+        numbers: dict[str, float] = {}
+        for name, value in (("advantage", advantage), ("reward", reward)):
+            if value is not None:
+                array = _to_numpy(name, value, source)
+                if array.ndim == 0:
+                    numbers[name] = float(_finite(name, array.reshape(1), source)[0])
+                else:
+                    arrays[name] = _array(name, array, source)
         for name, array in arrays.items():
             if len(array) != len(ids):
                 raise ValueError(
@@ -123,8 +135,12 @@ class Sample:
             arrays = {name: array[kept] for name, array in arrays.items()}
         ids = _integers("tokens", ids, source, low=0, high=MAX_TOKEN_ID)
         trained = arrays.get("weights")
-        per_token = arrays.get("advantage")
         side = arrays.get("keys")
+        per_token = {
+            name: _finite(name, arrays[name], source)
+            for name in ("advantage", "logprobs", "reward")
+            if name in arrays
+        }
         values: dict[str, Any] = {
             "tokens": ids,
             "weights": np.ones(len(ids))
@@ -137,9 +153,9 @@ class Sample:
             ),
             "group": group,
             "trajectory": trajectory,
-            "advantage": (
-                one_advantage if per_token is None else _finite("advantage", per_token, source)
-            ),
+            "advantage": numbers.get("advantage", per_token.get("advantage")),
+            "logprobs": per_token.get("logprobs"),
+            "reward": numbers.get("reward", per_token.get("reward")),
             "source": source,
         }
         for name, value in values.items():

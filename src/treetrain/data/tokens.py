@@ -6,14 +6,24 @@ from typing import cast
 
 import numpy as np
 
-from treetrain.data.formats import TokenRow, field_error
+from treetrain.data.fields import field_error
+from treetrain.data.formats import TokenRow
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import MAX_TOKEN_ID, Sample
 
 NOT_TRAINED = -100
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks")
-COLUMNS = (*MASKS, "attention_mask", "labels", "weights", "keys", "advantage")
+COLUMNS = (
+    *MASKS,
+    "attention_mask",
+    "labels",
+    "weights",
+    "keys",
+    "advantage",
+    "logprobs",
+    "reward",
+)
 
 
 def sample_of_ids(row: TokenRow, source: str, report: ReadReport) -> Sample:
@@ -76,5 +86,7 @@ def sample_of_ids(row: TokenRow, source: str, report: ReadReport) -> Sample:
         group=row.group,
         trajectory=row.trajectory_id,
         advantage=row.advantage,
+        logprobs=row.logprobs,
+        reward=row.reward,
         source=source,
     )

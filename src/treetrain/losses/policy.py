@@ -18,7 +18,13 @@ from treetrain.losses.edge_terms import EdgeTerms, OldPolicy, ReferencePolicy
 from treetrain.losses.factors import Factors
 from treetrain.losses.head_chunks import check_chunking
 from treetrain.losses.linear_terms import make_linear_terms
-from treetrain.losses.policy_inputs import Objective, check_inputs, read_advantages, read_edges
+from treetrain.losses.policy_inputs import (
+    Objective,
+    check_inputs,
+    read_advantages,
+    read_edges,
+    read_old_logprobs,
+)
 from treetrain.losses.reductions import Reduction, scale_edges, sequence_factors
 from treetrain.losses.router_loss import RouterLoss
 from treetrain.losses.sft import compute_whole
@@ -55,7 +61,7 @@ def policy_loss(
     *,
     objective: Objective,
     advantages: Sequence[Any] | None = None,
-    old_logprobs: Sequence[Any] | Literal["current"] | None = None,
+    old_logprobs: Sequence[Any] | Literal["current", "recorded"] | None = None,
     clip_low: float | None = None,
     clip_high: float | None = None,
     reference_logprobs: Sequence[Any] | None = None,
@@ -86,8 +92,9 @@ def policy_loss(
         advantages: for each sequence a number, or one per edge, [max(L - 1, 0)]; None: the samples'
             own.
         old_logprobs: for "ppo" and "grpo", log-probabilities under the policy that sampled, [max(L
-            - 1, 0)] for each sequence as `sequence_logprobs` gives them; "current": the policy that
-            is trained sampled them, so the ratio is 1 and only its gradient counts.
+            - 1, 0)] for each sequence as `sequence_logprobs` gives them; "recorded": those of
+            the samples; "current": the policy that is trained sampled them, so the ratio is 1 and
+            only its gradient counts.
         clip_low: for "ppo" and "grpo", how far the ratio may fall below 1.
         clip_high: for "ppo" and "grpo", how far it may rise above 1.
         reference_logprobs: log-probabilities under the reference policy, shaped like
@@ -133,7 +140,7 @@ def policy_terms(
     *,
     objective: Objective,
     advantages: Sequence[Any] | None = None,
-    old_logprobs: Sequence[Any] | Literal["current"] | None = None,
+    old_logprobs: Sequence[Any] | Literal["current", "recorded"] | None = None,
     clip_low: float | None = None,
     clip_high: float | None = None,
     reference_logprobs: Sequence[Any] | None = None,
@@ -187,9 +194,8 @@ def policy_terms(
     old = reference = None
     if clip_low is not None and clip_high is not None:
         logprobs = None
-        if not isinstance(old_logprobs, str):
-            logprobs = read_edges(batch, "old_logprobs", old_logprobs, trained)
-            logprobs = _spread(batch, trained, logprobs)
+        if not isinstance(old_logprobs, str) or old_logprobs == "recorded":
+            logprobs = _spread(batch, trained, read_old_logprobs(batch, old_logprobs, trained))
         old = OldPolicy(logprobs, clip_low, clip_high)
     if kl_coefficient is not None:
         logprobs = read_edges(batch, "reference_logprobs", reference_logprobs, trained)

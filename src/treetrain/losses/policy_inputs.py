@@ -40,9 +40,10 @@ def check_inputs(
     if objective not in get_args(Objective):
         raise ValueError(f"objective must be 'plain', 'ppo' or 'grpo', got {objective!r}")
     old_logprobs = ratio_inputs["old_logprobs"]
-    if isinstance(old_logprobs, str) and old_logprobs != "current":
+    if isinstance(old_logprobs, str) and old_logprobs not in ("current", "recorded"):
         raise ValueError(
-            f"old_logprobs must be 'current' or one row per sequence, got {old_logprobs!r}"
+            f"old_logprobs must be 'current', 'recorded' or one row per sequence, got "
+            f"{old_logprobs!r}"
         )
     for name, number in (
         ("kl_coefficient", kl_inputs["kl_coefficient"]),
@@ -60,7 +61,10 @@ def check_inputs(
         if objective != "plain" and value is None:
             raise ValueError(
                 f"{name} must be given for objective {objective!r}, got None"
-                + ("; 'current' for samples of the very policy" * (name == "old_logprobs"))
+                + (
+                    "; 'current' for samples of the very policy, 'recorded' for the samples' own"
+                    * (name == "old_logprobs")
+                )
             )
     for name in ("clip_low", "clip_high"):
         value = ratio_inputs[name]
@@ -106,6 +110,38 @@ def read_advantages(batch: Batch, advantages: Sequence[Any] | None, trained: Int
             value = 0.0
         rows.append(value if np.ndim(value) == 0 else np.asarray(value)[1:])
     return read_edges(batch, "advantages", rows, trained, numbers=True)
+
+
+def read_old_logprobs(batch: Batch, old_logprobs: Any, trained: Ints) -> Floats:
+    """Read the log-probability of each trained edge under the policy that sampled it.
+
+    Args:
+        batch: the batch.
+        old_logprobs: for each sequence one per edge, [max(L - 1, 0)]; "recorded": the samples' own,
+            one per token, [L].
+        trained: flat edges that are trained, [n].
+
+    Returns:
+        One log-probability per trained edge, [n] float64, nats.
+
+    Raises:
+        ValueError: a sequence that trains something has none recorded.
+    """
+    if not isinstance(old_logprobs, str):
+        return read_edges(batch, "old_logprobs", old_logprobs, trained)
+    rows: list[Any] = []
+    offsets = batch.targets.sequence_offsets
+    needed = np.diff(np.searchsorted(trained, offsets))
+    for index, sample in enumerate(batch.samples):
+        if sample.logprobs is None and needed[index]:
+            source = f" ({sample.source})" if sample.source else ""
+            raise ValueError(
+                f"old_logprobs must be given, got none recorded for "
+                f"samples[{batch.indices[index]}]{source}; set Sample.logprobs or pass rows"
+            )
+        edges = int(offsets[index + 1] - offsets[index])
+        rows.append(np.zeros(edges) if sample.logprobs is None else sample.logprobs[1:])
+    return read_edges(batch, "old_logprobs", rows, trained)
 
 
 def read_edges(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from treetrain.data.report import ReadReport
+from treetrain.report.drift import DriftReport, drift_as_json, drift_lines
 from treetrain.report.inspection import Inspection
 from treetrain.report.partings import Parting
 from treetrain.tree.metrics import TreeMetrics
@@ -24,13 +25,20 @@ Json = dict[str, Any]
 Decode = Callable[[Any], str]
 
 
-def as_json(inspection: Inspection, report: ReadReport, decode: Decode | None) -> Json:
+def as_json(
+    inspection: Inspection,
+    report: ReadReport,
+    decode: Decode | None,
+    *,
+    drift: DriftReport | None = None,
+) -> Json:
     """Puts an inspection into plain values.
 
     Args:
         inspection: the counts.
         report: how the file was read.
         decode: token ids to text, or None.
+        drift: where recorded ids are left, or None where reading was not watched.
 
     Returns:
         The object that `--json` prints.
@@ -61,17 +69,27 @@ def as_json(inspection: Inspection, report: ReadReport, decode: Decode | None) -
         ],
         "file": report.path,
         "rows": report.rows,
+        "rows_read": report.rows_read,
+        "skipped_rows": report.skipped,
         "notes": report.notes(),
+        "drift": None if drift is None else drift_as_json(drift),
     }
 
 
-def as_text(inspection: Inspection, report: ReadReport, decode: Decode | None) -> str:
+def as_text(
+    inspection: Inspection,
+    report: ReadReport,
+    decode: Decode | None,
+    *,
+    drift: DriftReport | None = None,
+) -> str:
     """Writes an inspection for a person.
 
     Args:
         inspection: the counts.
         report: how the file was read.
         decode: token ids to text, or None.
+        drift: where recorded ids are left, or None where reading was not watched.
 
     Returns:
         Several lines.
@@ -104,6 +122,7 @@ def as_text(inspection: Inspection, report: ReadReport, decode: Decode | None) -
         f"are prefixes of others: {inspection.leafized_flop_bound:.2f}) for {shape.parameters:,} "
         f"parameters, {shape.layers} layers of {shape.heads} heads of {shape.head_size}",
         *_parting_lines(inspection, decode),
+        *([] if drift is None else drift_lines(drift)),
         "",
         inspection.reason,
     ]

@@ -78,6 +78,8 @@ class DataConfig(Part):
         chat_template: Jinja file, or "demo"; None: the tokenizer's own.
         template_variables: further variables of the chat template.
         unrendered: what happens to tools and calls that the template leaves out.
+        split: which split of folders that have several.
+        skip_bad_rows: whether wrong rows are skipped and listed.
         limit_tokens: flat tokens to train on: whole sequences from the front; None: all.
         shuffle: whether trees and packed rows are put in random order.
     """
@@ -89,6 +91,8 @@ class DataConfig(Part):
     chat_template: str | None = None
     template_variables: dict[str, Any] = Field(default_factory=dict)
     unrendered: Literal["refuse", "count"] = "refuse"
+    split: str | None = None
+    skip_bad_rows: bool = False
     limit_tokens: Whole | None = Field(None, ge=1)
     shuffle: bool = True
 

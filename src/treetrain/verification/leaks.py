@@ -239,5 +239,7 @@ def _with_token(sample: Sample, place: int, token: int) -> Sample:
         group=sample.group,
         trajectory=sample.trajectory,
         advantage=sample.advantage,
+        logprobs=sample.logprobs,
+        reward=sample.reward,
         source=sample.source,
     )
