@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from random import Random
 
+from treetrain.demo.goals import Goal
 from treetrain.demo.greenhouse import Json, pick
 
 OPENINGS = (
@@ -62,10 +63,14 @@ class Task:
     Attributes:
         request: the person's words.
         routine: from the trial's source of chance to the steps.
+        goal: what the greenhouse must look like when the agent has stopped.
+        about: the plants and benches it is about, by which tasks of one kind are told apart.
     """
 
     request: str
     routine: Callable[[Random], Routine]
+    goal: Goal
+    about: tuple[object, ...]
 
 
 def think(random: Random, fact: str) -> str:

@@ -6,9 +6,11 @@ asks together with the routine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from treetrain.demo.agent import Act, Routine, Task, look_up, read_sensor, think
+from treetrain.demo.goals import cured, safe_at_night, unchanged, wet_enough
 from treetrain.demo.greenhouse import Greenhouse, Json, pick
 
 
@@ -67,7 +69,8 @@ def revive_plant(greenhouse: Greenhouse, random: Random) -> Task:
             ),
         )
 
-    return Task(f"The {plant} on bench {number} hangs its leaves. Please see to it.", routine)
+    request = f"The {plant} on bench {number} hangs its leaves. Please see to it."
+    return Task(request, routine, wet_enough(greenhouse, number), ("revive", plant, number))
 
 
 def prepare_night(greenhouse: Greenhouse, random: Random) -> Task:
@@ -108,7 +111,9 @@ def prepare_night(greenhouse: Greenhouse, random: Random) -> Task:
         yield Act(think(trial, fact), f"Tonight it falls to {night} degrees. {said}")
 
     listed = ", ".join(str(n) for n in numbers)
-    return Task(f"Make benches {listed} ready for the night. Which of them must come in?", routine)
+    request = f"Make benches {listed} ready for the night. Which of them must come in?"
+    about = ("night", greenhouse.night, *((n, plant.name) for n, plant in plants.items()))
+    return Task(request, routine, safe_at_night(greenhouse, numbers), about)
 
 
 def treat_pest(greenhouse: Greenhouse, random: Random) -> Task:
@@ -157,7 +162,8 @@ def treat_pest(greenhouse: Greenhouse, random: Random) -> Task:
         said = f"The {plant.name} on bench {number} had {found}. I used {plant.remedy}."
         yield Act(think(trial, f"The {found} are dealt with."), said)
 
-    return Task(f"There are spots on the leaves of bench {number}. What is it?", routine)
+    request = f"There are spots on the leaves of bench {number}. What is it?"
+    return Task(request, routine, cured(greenhouse, number), ("pest", plant.name, number))
 
 
 def check_round(greenhouse: Greenhouse, random: Random) -> Task:
@@ -189,7 +195,8 @@ def check_round(greenhouse: Greenhouse, random: Random) -> Task:
         said = f"The lowest {kind} is {value}, on bench {bench}."
         yield Act(think(trial, f"The lowest of the four is {value}."), said)
 
-    return Task(f"Go round benches {first} to {first + 3}: where is the {kind} lowest?", routine)
+    request = f"Go round benches {first} to {first + 3}: where is the {kind} lowest?"
+    return Task(request, routine, unchanged(greenhouse), ("round", kind, first))
 
 
 def number_of(answer: Json, key: str) -> int:
@@ -205,4 +212,5 @@ def number_of(answer: Json, key: str) -> int:
     return int(str(answer[key]))
 
 
-KINDS = (revive_plant, prepare_night, treat_pest, check_round)
+Kind = Callable[[Greenhouse, Random], Task]
+KINDS: tuple[Kind, ...] = (revive_plant, prepare_night, treat_pest, check_round)
