@@ -19,4 +19,6 @@ class DoctestExamples(griffe.Extension):
             _: what else griffe hands over.
         """
         if obj.docstring is not None:
-            obj.docstring.value = re.sub(r"^Example:$", "Examples:", obj.docstring.value, flags=re.M)
+            obj.docstring.value = re.sub(
+                r"^Example:$", "Examples:", obj.docstring.value, flags=re.M
+            )

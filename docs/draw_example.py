@@ -30,20 +30,19 @@ def draw_tree(tree: PrefixTree) -> str:
     depths = tree.depth_positions.tolist()
     rows = [run for run in range(len(runs)) for _ in range(runs.starts[run], runs.ends[run])]
     places = [
-        (LEFT + depth * CELL, TOP + row * 2 * CELL)
-        for depth, row in zip(depths, rows, strict=True)
+        (LEFT + depth * CELL, TOP + row * 2 * CELL) for depth, row in zip(depths, rows, strict=True)
     ]
     parts = [_text(LEFT - 14, TOP - 26, "depth position", "end")]
     parts += [
-        _text(LEFT + (depth + 0.5) * CELL, TOP - 26, str(depth))
-        for depth in range(max(depths) + 1)
+        _text(LEFT + (depth + 0.5) * CELL, TOP - 26, str(depth)) for depth in range(max(depths) + 1)
     ]
     for token, predecessor in enumerate(tree.predecessors.tolist()):
         if predecessor >= 0 and rows[token] != rows[predecessor]:
             x, y = places[predecessor]
             to_x, to_y = places[token]
-            line = f"M{x + CELL - 8} {y + CELL - 4} C{x + CELL} {to_y} {x + CELL} {to_y + CELL / 2}"
-            parts.append(f'<path d="{line} {to_x} {to_y + CELL / 2}" fill="none" stroke="#616161"/>')
+            edge, middle = x + CELL, to_y + CELL / 2
+            line = f"M{x + CELL - 8} {y + CELL - 4} C{edge} {to_y} {edge} {middle} {to_x} {middle}"
+            parts.append(f'<path d="{line}" fill="none" stroke="#616161"/>')
     for token, (x, y) in enumerate(places):
         fill = FILLS[int(tree.token_nodes[token]) % len(FILLS)]
         parts.append(_cell(x, y, fill))
@@ -104,9 +103,7 @@ def draw_mask(tree: PrefixTree) -> str:
 
 
 def _cell(x: float, y: float, fill: str) -> str:
-    return (
-        f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" fill="{fill}" stroke="#bdbdbd"/>'
-    )
+    return f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" fill="{fill}" stroke="#bdbdbd"/>'
 
 
 def _text(x: float, y: float, words: str, anchor: str = "middle", *, size: int = 12) -> str:
