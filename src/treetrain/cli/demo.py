@@ -1,4 +1,4 @@
-"""`treetrain demo`: generate, inspect, verify, train and measure the built-in example.
+"""`treetrain demo`: generate, inspect, verify, train, act and measure the built-in example.
 
 The stages and what they say are in `treetrain.demo`; this file runs them in order.
 """
@@ -17,6 +17,8 @@ from treetrain.cli.sources import without_bars
 from treetrain.cli.tokenizers import load_tokenizer
 
 EXIT_NOT_EQUAL = 1
+#: Lines of the training loss.
+LINES = 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from treetrain.data.rows import read_samples_with_report
-    from treetrain.demo import models, page, stages
+    from treetrain.demo import agreement, models, page, practice, stages, told
+    from treetrain.demo.acting import act_on
     from treetrain.models.prepare import prepare
     from treetrain.report.inspection import inspect_samples
     from treetrain.report.tables import as_json
@@ -92,14 +95,35 @@ def run(args: argparse.Namespace) -> int:
     report = stages.check(model, stages.cut(tasks[0], plan.verified_tokens), out.working)
     out.say("verify", page.tell_report(report))
 
+    compared = agreement.compare_ways(
+        model,
+        stages.cut(tasks[-1], plan.compared_tokens),
+        steps=plan.compared_steps,
+        learning_rate=0.1,
+        on_progress=partial(out.working, "the same steps both ways"),
+    )
+    out.say("agree", told.tell_agreement(compared))
+
+    practised = tasks
+    if plan.practice_tasks:
+        samples = stages.read_practice(plan, args.out, tokenizer, seed=args.seed)
+        practised = stages.by_task(samples)
+    held_out = practice.draw_held_out(plan.held_out, seed=args.seed)
+    act = partial(act_on, model, tokenizer, held_out, tools=practice.PRACTICE_TOOLS)
+    before = act(on_progress=partial(out.working, "acting before training"))
+
     handle = prepare(model)
     steps: list[stages.Step] = []
     out.working("training step", 0, plan.steps)
-    for step in stages.train(model, tasks, plan):
+    for step in stages.train(model, practised, plan):
         steps.append(step)
         out.working("training step", len(steps), plan.steps)
     handle.undo()
-    out.say("train", page.tell_steps(steps, len(tasks)))
+    out.say("train", page.tell_steps(steps, -(-plan.steps // LINES)))
+
+    after = act(on_progress=partial(out.working, "acting after training"))
+    if held_out:
+        out.say("act", told.tell_attempts(before, after))
 
     measuring = partial(out.working, "measuring one step both ways, in turn")
     measuring()
@@ -119,7 +143,12 @@ def run(args: argparse.Namespace) -> int:
         "seconds": seconds,
         "inspect": as_json(inspection, read, None),
         "verify": report.to_dict(),
+        "agree": vars(compared),
         "train": [vars(step) for step in steps],
+        "act": {
+            "before": [vars(attempt) for attempt in before],
+            "after": [vars(attempt) for attempt in after],
+        },
         "measure": stages.as_figures(measurement),
     }
     (args.out / "demo.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

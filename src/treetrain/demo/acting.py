@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from treetrain.demo.agent import Act, Task
-from treetrain.demo.greenhouse import TOOLS, Greenhouse, Json
+from treetrain.demo.greenhouse import Greenhouse, Json
 from treetrain.demo.trajectories import make_answer, make_message, open_conversation
 
 MAX_STEPS = 16
@@ -45,9 +46,11 @@ class Actor:
     Args:
         model: a plain model, or a prepared one; its plain calls are used.
         tokenizer: the example's, with its chat template.
+        tools: schemas of the tools that it is told of.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: Any, tools: Sequence[Json]) -> None:
+        self._tools = list(tools)
         self._model = model
         self._tokenizer = tokenizer
         self._cache = DynamicCache(config=model.config)
@@ -86,7 +89,7 @@ class Actor:
 
     def _write(self, messages: list[Json]) -> str:
         prompt = self._tokenizer.apply_chat_template(
-            messages, tools=list(TOOLS), tokenize=False, add_generation_prompt=True
+            messages, tools=self._tools, tokenize=False, add_generation_prompt=True
         )
         tokens: list[int] = self._tokenizer(prompt, add_special_tokens=False)["input_ids"]
         written: list[int] = []
@@ -143,3 +146,31 @@ def read_step(text: str) -> Act:
     if not isinstance(found, dict) or not call.endswith("\n</tool_call>"):
         raise ValueError(f"call must be a name and a JSON object, got {call!r}")
     return Act(thinking, said, name, found)
+
+
+def act_on(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    tasks: Sequence[tuple[Greenhouse, Task]],
+    *,
+    tools: Sequence[Json],
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Attempt]:
+    """Lets a model act on tasks, one after the other.
+
+    Args:
+        model: as for `Actor`.
+        tokenizer: as for `Actor`.
+        tasks: greenhouses as the agent finds them, each with its task.
+        tools: schemas of the tools that it is told of.
+        on_progress: called after each task with how many are done, and of how many.
+
+    Returns:
+        What became of each.
+    """
+    actor = Actor(model, tokenizer, tools)
+    attempts: list[Attempt] = []
+    for greenhouse, task in tasks:
+        attempts.append(actor.attempt(greenhouse, task))
+        on_progress(len(attempts), len(tasks))
+    return attempts

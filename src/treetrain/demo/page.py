@@ -112,18 +112,18 @@ def tell_report(report: Report) -> list[str]:
 
 
 def tell_steps(steps: Sequence[Step], tasks: int) -> list[str]:
-    """Draws the loss, averaged over each round through the tasks.
+    """Draws the loss, averaged over some steps each.
 
     Args:
         steps: the training steps.
-        tasks: steps of one round.
+        tasks: steps of one line.
 
     Returns:
         Lines.
     """
     rounds = [steps[first : first + tasks] for first in range(0, len(steps), tasks)]
     losses = [mean(step.loss for step in own) for own in rounds]
-    lines = [f"{len(steps)} steps of AdamW, one task each; loss per token, mean of {tasks} tasks"]
+    lines = [f"{len(steps)} steps of AdamW; loss per token, mean of {tasks} steps"]
     for number, (own, loss) in enumerate(zip(rounds, losses, strict=True)):
         last = number * tasks + len(own)
         lines.append(f"to step {last:>3}  {loss:6.3f}  {'#' * round(BAR * loss / max(losses))}")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from treetrain.data.rows import read_samples
 from treetrain.data.sample import Sample
 from treetrain.demo.measure import Timing, separate_step, time_interleaved, tree_step
+from treetrain.demo.practice import make_practice
 from treetrain.demo.trajectories import make_rows, write_rows
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
@@ -30,8 +33,14 @@ class Plan:
         tasks: tasks of the data set, one tree each.
         trials: trials of each task.
         verified_tokens: flat tokens that are verified: whole sequences of the first task.
-        steps: training steps, each over one task.
+        practice_tasks: tasks that the model practises on; 0: it is trained on the data set.
+        practice_trials: trials of each of them.
+        held_out: tasks that it acts on before and after training.
+        steps: training steps.
+        tasks_per_step: tasks of each step, in one tree.
         learning_rate: of AdamW.
+        compared_steps: steps after which the parameters of both ways are compared.
+        compared_tokens: flat tokens of each of these steps: whole sequences of one task.
         measured_tokens: flat tokens of the step that is timed: whole sequences of one task.
         rounds: timed rounds of each contestant.
     """
@@ -39,8 +48,14 @@ class Plan:
     tasks: int
     trials: int
     verified_tokens: int
+    practice_tasks: int
+    practice_trials: int
+    held_out: int
     steps: int
+    tasks_per_step: int
     learning_rate: float
+    compared_steps: int
+    compared_tokens: int
     measured_tokens: int
     rounds: int
 
@@ -50,8 +65,14 @@ PLANS = {
         tasks=12,
         trials=4,
         verified_tokens=8_000,
-        steps=72,
-        learning_rate=3e-3,
+        practice_tasks=200,
+        practice_trials=2,
+        held_out=20,
+        steps=240,
+        tasks_per_step=4,
+        learning_rate=4e-3,
+        compared_steps=6,
+        compared_tokens=4_000,
         measured_tokens=20_000,
         rounds=3,
     ),
@@ -59,8 +80,14 @@ PLANS = {
         tasks=4,
         trials=3,
         verified_tokens=3_000,
+        practice_tasks=0,
+        practice_trials=0,
+        held_out=0,
         steps=6,
+        tasks_per_step=1,
         learning_rate=1e-4,
+        compared_steps=2,
+        compared_tokens=2_000,
         measured_tokens=6_000,
         rounds=2,
     ),
@@ -134,6 +161,24 @@ def generate(plan: Plan, folder: Path, *, seed: int) -> Path:
     return path
 
 
+def read_practice(plan: Plan, folder: Path, tokenizer: Any, *, seed: int) -> list[Sample]:
+    """Writes the rows that the model practises on, and reads them.
+
+    Args:
+        plan: how much.
+        folder: where.
+        tokenizer: the example's.
+        seed: seed of the rows.
+
+    Returns:
+        Each assistant step as a sequence.
+    """
+    path = folder / "practice.jsonl"
+    rows = make_practice(tasks=plan.practice_tasks, trials=plan.practice_trials, seed=seed)
+    write_rows(rows, path)
+    return read_samples(path, tokenizer=tokenizer, expand="per_step")
+
+
 def by_task(samples: Sequence[Sample]) -> list[list[Sample]]:
     """Parts the samples by task.
 
@@ -183,21 +228,29 @@ def check(model: PreTrainedModel, samples: Sequence[Sample], on_progress: Progre
 
 
 def train(model: PreTrainedModel, tasks: Sequence[Sequence[Sample]], plan: Plan) -> Iterator[Step]:
-    """Trains with AdamW, one task a step, in turn.
+    """Trains with AdamW on the tasks in turn.
+
+    The tasks of a step are one tree: they share the system's message and its tools.
 
     Args:
         model: a prepared model.
         tasks: the sequences of each task.
-        plan: number of steps and learning rate; the rate falls to a tenth along a cosine.
+        plan: number of steps, tasks of each, and learning rate; the rate rises for a tenth of the
+            steps, and falls to nothing.
 
     Yields:
         What each step did.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=plan.learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
-        optimizer, plan.steps, eta_min=plan.learning_rate / 10
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=plan.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
     )
-    for samples in islice(cycle(tasks), plan.steps):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, plan.learning_rate, total_steps=plan.steps, cycle_momentum=False, pct_start=0.1
+    )
+    turns = cycle(tasks)
+    for _ in range(plan.steps):
+        own = islice(turns, plan.tasks_per_step)
+        samples = [replace(sample, group=None) for task in own for sample in task]
         start = perf_counter()
         loss = tree_step(model, samples)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -41,20 +42,48 @@ def make_rows(*, tasks: int, trials: int, seed: int) -> list[Json]:
             raise ValueError(f"{name} must be at least 1, got {value}")
     rows: list[Json] = []
     for number in range(tasks):
-        greenhouse, task = draw_task(f"greenhouse/{seed}/{number}", KINDS[number % len(KINDS)])
-        for trial in range(trials):
-            own = Random(f"greenhouse/{seed}/{number}/{trial}")
-            group = f"task-{number:02d}"
-            messages = open_conversation(task)
-            _play(copy.deepcopy(greenhouse), task.routine(own), messages)
-            rows.append(
-                {
-                    "group": group,
-                    "trajectory_id": f"{group}/trial-{trial}",
-                    "tools": list(TOOLS),
-                    "messages": messages,
-                }
-            )
+        seed_of_task = f"greenhouse/{seed}/{number}"
+        greenhouse, task = draw_task(seed_of_task, KINDS[number % len(KINDS)])
+        rows += play_trials(
+            greenhouse, task, trials=trials, seed=seed_of_task, group=f"task-{number:02d}"
+        )
+    return rows
+
+
+def play_trials(
+    greenhouse: Greenhouse,
+    task: Task,
+    *,
+    trials: int,
+    seed: str,
+    group: str,
+    tools: Sequence[Json] = TOOLS,
+) -> list[Json]:
+    """Plays a task several times, each trial by its own source of chance.
+
+    Args:
+        greenhouse: the state that every trial begins in.
+        task: the task.
+        trials: number of trials.
+        seed: seed of the trials.
+        group: name of the task.
+        tools: schemas of the tools that the agent is told of.
+
+    Returns:
+        One row per trial.
+    """
+    rows: list[Json] = []
+    for trial in range(trials):
+        messages = open_conversation(task)
+        _play(copy.deepcopy(greenhouse), task.routine(Random(f"{seed}/{trial}")), messages)
+        rows.append(
+            {
+                "group": group,
+                "trajectory_id": f"{group}/trial-{trial}",
+                "tools": list(tools),
+                "messages": messages,
+            }
+        )
     return rows
 
 
