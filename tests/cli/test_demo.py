@@ -9,21 +9,27 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from treetrain.cli import tokenizers
 from treetrain.cli.main import main
-from treetrain.demo import stages
+from treetrain.demo import plans
 
 
 @pytest.fixture(autouse=True)
 def short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(
-        stages.PLANS["small"],
+        plans.PLANS["small"],
         tasks=2,
         trials=1,
+        practice_tasks=2,
+        practice_trials=1,
+        held_out=2,
         steps=4,
+        tasks_per_step=1,
+        compared_steps=1,
+        compared_tokens=2000,
         verified_tokens=2000,
         measured_tokens=2000,
         rounds=1,
     )
-    monkeypatch.setitem(stages.PLANS, "small", plan)
+    monkeypatch.setitem(plans.PLANS, "small", plan)
 
 
 def test_demo_goes_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ from treetrain.data.sample import Sample
 from treetrain.demo.make_tokenizer import END
 from treetrain.demo.measure import Timing, separate_step, time_interleaved, tree_step
 from treetrain.demo.models import make_small_model, measure_shape
-from treetrain.demo.stages import Plan, by_task, cut, generate, measure, train
+from treetrain.demo.plans import Plan
+from treetrain.demo.stages import by_task, cut, generate, measure, train
 from treetrain.models.prepare import prepare
 from treetrain.testing.models import make_tiny_model
 
@@ -18,8 +19,14 @@ PLAN = Plan(
     tasks=2,
     trials=2,
     verified_tokens=2000,
+    practice_tasks=3,
+    practice_trials=1,
+    held_out=2,
     steps=4,
+    tasks_per_step=1,
     learning_rate=1e-2,
+    compared_steps=1,
+    compared_tokens=2000,
     measured_tokens=2000,
     rounds=2,
 )
@@ -139,4 +146,4 @@ def test_shape_leaves_the_embedding_out() -> None:
     shape = measure_shape(model)
     embedding = model.get_input_embeddings().weight.numel()
     assert shape.parameters == sum(p.numel() for p in model.parameters()) - embedding
-    assert (shape.layers, shape.heads, shape.head_size) == (4, 4, 64)
+    assert (shape.layers, shape.heads, shape.head_size) == (4, 4, 32)

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         choices=("small", "smollm2"),
         default="small",
-        help="a Llama of 3.2 M parameters from scratch (default), or SmolLM2-135M-Instruct",
+        help="a Llama of 0.9 M parameters from scratch (default), or SmolLM2-135M-Instruct",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of data and weights (default 0)")
     parser.add_argument(
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from treetrain.data.rows import read_samples_with_report
-    from treetrain.demo import agreement, models, page, practice, stages, told
+    from treetrain.demo import agreement, models, page, plans, practice, stages, told
     from treetrain.demo.acting import act_on
     from treetrain.models.prepare import prepare
     from treetrain.report.inspection import inspect_samples
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
     start = perf_counter()
     out = page.Page(silent=args.json)
-    plan = stages.PLANS[args.model]
+    plan = plans.PLANS[args.model]
     out.working("loading the model")
     if args.model == "small":
         model, tokenizer = models.make_small_model(args.seed)

@@ -12,7 +12,7 @@ from treetrain.tree.metrics import ModelShape
 
 
 def make_small_model(seed: int) -> tuple[PreTrainedModel, Any]:
-    """Makes an untrained Llama of 3.2 M parameters with the shipped tokenizer.
+    """Makes an untrained Llama of 0.9 M parameters with the shipped tokenizer.
 
     Args:
         seed: seed of the weights.
@@ -23,11 +23,11 @@ def make_small_model(seed: int) -> tuple[PreTrainedModel, Any]:
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=256,
-        intermediate_size=704,
+        hidden_size=128,
+        intermediate_size=352,
         num_hidden_layers=4,
         num_attention_heads=4,
-        num_key_value_heads=2,
+        num_key_value_heads=4,
         max_position_embeddings=8192,
         tie_word_embeddings=True,
         bos_token_id=None,

@@ -1,4 +1,4 @@
-"""What the demo says of a model that acts, and of the parameters that both ways of training reach."""
+"""What the demo says of a model that acts, and of parameters that were trained both ways."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def tell_agreement(agreement: Agreement) -> list[str]:
         Lines.
     """
     return [
-        f"{agreement.steps} steps of SGD over {agreement.sequences} sequences from the same weights, "
-        "on the tree and each sequence alone",
+        f"{agreement.steps} steps of SGD over {agreement.sequences} sequences, from the same "
+        "weights, on the tree and each sequence alone",
         f"{agreement.parameters:,} parameters: largest difference "
         f"{agreement.largest_difference:.1e}, where training moved them by up to "
         f"{agreement.largest_change:.1e}",
