@@ -146,4 +146,4 @@ def test_shape_leaves_the_embedding_out() -> None:
     shape = measure_shape(model)
     embedding = model.get_input_embeddings().weight.numel()
     assert shape.parameters == sum(p.numel() for p in model.parameters()) - embedding
-    assert (shape.layers, shape.heads, shape.head_size) == (4, 4, 32)
+    assert (shape.layers, shape.heads, shape.head_size) == (4, 8, 16)

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from itertools import count, islice
 
 from treetrain.demo.agent import Task
-from treetrain.demo.greenhouse import PLANTS, TOOLS, Greenhouse, Json
+from treetrain.demo.greenhouse import PLANTS, Greenhouse, Json
 from treetrain.demo.tasks import revive_plant
 from treetrain.demo.trajectories import draw_task, play_trials
 
-#: What the agent is told of: the tools that the kind needs.
-PRACTICE_TOOLS = TOOLS[:3] + TOOLS[4:5]
+#: The agent is told of no tools: their schemas are most of a prompt, in which so small a model is
+#: slow to find the request. It knows them from the trials.
+PRACTICE_TOOLS: tuple[Json, ...] = ()
 NAMES = [plant.name for plant in PLANTS]
 
 
