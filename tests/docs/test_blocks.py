@@ -13,7 +13,7 @@ from treetrain.data.rows import read_samples
 from treetrain.demo.models import make_small_model
 from treetrain.demo.plans import PLANS
 from treetrain.demo.stages import generate
-from treetrain.training.config import load_config
+from treetrain.training.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
