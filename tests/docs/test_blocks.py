@@ -17,8 +17,11 @@ from treetrain.training.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# A demo takes minutes: what it does is tested with a short plan in tests/cli/test_demo.py.
-NOT_RUN = ("treetrain demo",)
+# Rollouts of SmolLM2 need its package. A demo takes minutes: what it does is tested with a short plan in tests/cli/test_demo.py.
+NOT_RUN = (
+    "treetrain demo",
+    "treetrain inspect smollm2-rollouts/rollouts.jsonl --tokenizer smollm2",
+)
 
 
 def blocks_of(*kinds: str) -> list:
