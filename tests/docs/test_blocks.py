@@ -17,7 +17,8 @@ from treetrain.training.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Rollouts of SmolLM2 need its package. A demo takes minutes: what it does is tested with a short plan in tests/cli/test_demo.py.
+# Rollouts of SmolLM2 need its package. A demo takes minutes: what it does is tested with a
+# short plan in tests/cli/test_demo.py.
 NOT_RUN = (
     "treetrain demo",
     "treetrain inspect smollm2-rollouts/rollouts.jsonl --tokenizer smollm2",
