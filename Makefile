@@ -23,13 +23,14 @@ export TORCHAO_FORCE_SKIP_LOADING_SO_FILES := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env smollm2 demo test test-all lint format bench bench-tables models clean
+.PHONY: help env smollm2 demo test test-all lint format docs bench bench-tables models clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    generate, inspect, verify and train the built-in example (ARGS='--json' ...)"
 	@echo "make test    run the tests (TESTS=tests/tree, ARGS='-k name')"
 	@echo "make lint    ruff, import contracts, docstrings, types"
+	@echo "make docs    build the documentation site into site/"
 	@echo "make bench   run the benchmarks, one JSON file each in runs/bench"
 	@echo "make bench-tables  write docs/benchmarks.md from those files"
 	@echo "make models  try every causal model type, write docs/models.md and docs/models.json"
@@ -86,6 +87,11 @@ lint: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev
+	@$(BIN)/python docs/draw_example.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "The site begins at site/index.html"
 
 bench: $(VENV)/.runtime
 	@mkdir -p runs/bench

@@ -5,23 +5,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+import treetrain
 
-
-def python_blocks(path: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.S | re.M)
-
-
-def test_python_in_the_readme_runs_and_prints_what_it_says(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    blocks = python_blocks(ROOT / "README.md")
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
-        said = re.findall(r"^print\(.*\)\s+# (.*)$", block, re.M)
-        assert capsys.readouterr().out.splitlines() == said
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -51,3 +38,11 @@ def test_every_verb_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for verb in VERBS:
         assert f"treetrain {verb}" in text
+
+
+def test_every_public_name_is_on_an_api_page() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/api").glob("*.md"))
+    said = re.findall(r"^::: treetrain\.(.*)\.(\w+)$", text, re.M)
+    homes = {name: home for home, name in said}
+    assert homes == treetrain._HOMES
+    assert set(homes) | {"__version__"} == set(treetrain.__all__)
