@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ from hypothesis import settings
 # Time limits belong in benchmarks: a busy machine fails no test.
 settings.register_profile("treetrain", deadline=None)
 settings.load_profile("treetrain")
+
+# A shell that starts the tests in the background has Ctrl-C ignored, here and in child processes.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ class Letters:
     def __len__(self) -> int:
         return 128
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: list[int], **options: bool) -> str:
         return "".join(self.pair if token == 127 else chr(token) for token in ids)
 
 

@@ -83,3 +83,8 @@ def test_a_broken_file_is_named(folder, name: str, text: str, message: str) -> N
     (folder / name).write_text(text, "utf-8")
     with pytest.raises(ValueError, match=message):
         write_report(folder)
+
+
+def test_a_folder_that_is_missing_is_refused_by_name(tmp_path):
+    with pytest.raises(ValueError, match=r"folder must be the folder of a run, got .*nowhere"):
+        write_report(tmp_path / "nowhere")

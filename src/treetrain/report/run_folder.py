@@ -60,9 +60,12 @@ def write_report(
         What was written.
 
     Raises:
-        ValueError: a file of the folder does not hold what it must; the file is named.
-    """  # noqa: DOC502 (the readers raise)
+        ValueError: there is no such folder, or a file of it does not hold what it must; the file is
+            named.
+    """  # noqa: DOC502, DOC503 (the readers raise)
     folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"folder must be the folder of a run, got {folder}, which is none")
     notes: list[str] = []
     trees, inspection = [], None
     if samples:
