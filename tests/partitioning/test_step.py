@@ -12,6 +12,7 @@ from tests.partitioning.deep_trees import (
     take,
     worst,
 )
+from tests.partitioning.peaks import measure_peak
 
 from treetrain.data.sample import Sample
 from treetrain.errors import UnsupportedModelError
@@ -23,7 +24,9 @@ from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
 from treetrain.packing.gateway import LayerStore
 from treetrain.packing.parts import cut_batch
+from treetrain.partitioning.memory import measure_memory
 from treetrain.partitioning.passes import Passes
+from treetrain.partitioning.planning import plan_partitions
 from treetrain.partitioning.step import partitioned_step
 from treetrain.testing.models import make_tiny_model
 from treetrain.tree.partition import partition_tree
@@ -286,6 +289,24 @@ def test_first_passes_of_chained_parts_run_as_one_unless_tokens_choose_experts(f
     assert first == len(inner) if family == "gpt_oss" else first <= len(inner) / 2
     assert abs(float(again.loss - kept.loss)) <= ALLOWED * abs(float(kept.loss))
     assert worst(take(model), expected) <= ALLOWED
+    handle.undo()
+
+
+def test_first_passes_stay_apart_where_the_model_checkpoints_and_hold_what_a_plan_says():
+    values = {"hidden_size": 32, "intermediate_size": 512, "num_key_value_heads": 1}
+    model = make_tiny_model(
+        "llama", num_hidden_layers=16, max_position_embeddings=4096, **values
+    ).train()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    batch = pack([[3 + place % 50 for place in range(2304)]])
+    handle = prepare(model)
+    memory = measure_memory(model, optimizer="none")
+    plan = plan_partitions(batch.tree, memory, capacity=256, mode="recompute")
+    terms = sft_terms(batch, "token_mean")
+    partitioned_step(model, batch, plan, terms)
+    model.zero_grad(set_to_none=True)
+    highest = measure_peak(lambda: partitioned_step(model, batch, plan, terms))
+    assert highest + memory.weights <= 1.05 * plan.estimate.peak_bytes
     handle.undo()
 
 

@@ -252,3 +252,18 @@ def _is_reentrant(module: nn.Module) -> bool:
     function: Any = getattr(module, "_gradient_checkpointing_func", None)
     # torch's own default is True.
     return isinstance(function, partial) and function.keywords.get("use_reentrant", True)
+
+
+def is_checkpointing(model: nn.Module) -> bool:
+    """Whether a model computes activations again in its backward pass.
+
+    Args:
+        model: the model, in the mode that it shall run in.
+
+    Returns:
+        True where a layer does.
+    """
+    return any(
+        getattr(module, "gradient_checkpointing", False) and module.training
+        for module in model.modules()
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from treetrain.models.guards import is_checkpointing
 from treetrain.models.prepared import PreparedModel
 from treetrain.models.routers import list_routers
 from treetrain.packing.batch import Batch
@@ -29,7 +30,9 @@ def find_joined(
     """Find which parts of a batch to join; the latest found are kept with its packed row.
 
     Where tokens choose experts none are joined: another size of a matrix product may turn a tie,
-    and descendants would have read of other experts than those that get the gradient.
+    and descendants would have read of other experts than those that get the gradient. Where the
+    model checkpoints, the graph of a partition is itself little more than one layer, and several
+    partitions would take more than it.
 
     Args:
         prepared: handle of the model.
@@ -42,6 +45,8 @@ def find_joined(
     Returns:
         One row for each group of two parts or more.
     """
+    if "recompute" not in modes or is_checkpointing(prepared.decoder):
+        return []
     if list_routers(prepared.model, prepared.decoder):
         return []
     inner = set(partitions.parents.tolist())

@@ -26,6 +26,7 @@ from transformers import PreTrainedConfig
 
 from treetrain.errors import check_type
 from treetrain.losses.head_chunks import CPU_CHUNK_BYTES, DEVICE_CHUNK_BYTES
+from treetrain.models.guards import is_checkpointing
 from treetrain.models.prepared import PreparedModel, find_prepared
 from treetrain.models.shape import count_parameters
 from treetrain.models.valueless import ValuelessModel, copy_without_values, lay_out
@@ -143,7 +144,7 @@ def _measure(model: ValuelessModel, device: str, optimizer: Optimizer) -> Memory
     return MemoryModel(
         device=device,
         shape=_measure_shape(model),
-        checkpointing=_checkpoints(inner),
+        checkpointing=is_checkpointing(inner),
         weights=sum(map(size_of, _distinct([*parameters, *inner.buffers()]))),
         gradients=gradients,
         optimizer=states,
@@ -189,13 +190,6 @@ def _measure_head(model: ValuelessModel, width: int) -> HeadMemory:
     per_token = (two - one) / rows
     per_row = (one - half) / (rows - rows // 2) - per_token
     return HeadMemory(one - (per_token + per_row) * rows, per_token, per_row, rows)
-
-
-def _checkpoints(model: nn.Module) -> bool:
-    return any(
-        getattr(module, "gradient_checkpointing", False) and module.training
-        for module in model.modules()
-    )
 
 
 def _make_tree(model: ValuelessModel, tokens: int) -> Batch:
