@@ -14,6 +14,7 @@ MOST_POINTS = 400
 LARGEST = (
     1e30  # beyond it, differences overflow and no line can be read; NaN is not below it either
 )
+NEAREST = 1e-12  # values nearer each other than that, as a share, are drawn as a level line
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 480, 250, 54, 16, 14, 40
 
 
@@ -107,7 +108,7 @@ def _svg(
         y = down(tick)
         yield f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="tick end" x="{LEFT - 6}" y="{y + 4:.1f}">{say_short(tick)}</text>'
-    for tick in find_ticks(x_low, x_high):
+    for tick in find_ticks(x_low, x_high, whole=True):
         yield f'<text class="tick mid" x="{across(tick):.1f}" y="{bottom + 17}">'
         yield f"{say_short(tick)}</text>"
     yield f'<text class="tick end" x="{right}" y="{HEIGHT - 4}">step</text>'
@@ -124,7 +125,7 @@ def _svg(
 
 def _bounds(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
-    if low == high:
+    if high - low <= NEAREST * max(abs(low), abs(high)):
         room = abs(low) * 0.1 or 1.0
         return low - room, high + room
     return low, high
