@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treetrain.data.drift_watch import DriftWatch
-    from treetrain.data.expand import Unrendered
+    from treetrain.data.rendered import Unrendered
     from treetrain.data.report import ReadReport
 
 #: What messages call an argument of `read_samples`, and the option that sets it.

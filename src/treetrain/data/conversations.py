@@ -1,54 +1,24 @@
 """Conversations out of rows: messages as templates take them, threads of message trees.
 
-`expand` renders and encodes them.
+`conversation` holds the type; `rendered` and `recorded` make sequences of them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any, cast
 
 from treetrain.data.agent_rows import AgentRow, read_agent_messages
-from treetrain.data.atif import AtifConversation, Recorded
+from treetrain.data.atif import AtifConversation
 from treetrain.data.chat import ASSISTANT, Chat, Tools
+from treetrain.data.conversation import Conversation, Expand
 from treetrain.data.fields import ChatRow, Json, field_error
 from treetrain.data.formats import CompletionRow, ConversationRow, TreeRow
 from treetrain.data.sharegpt import ShareGptRow, read_turns
 
-Expand = Literal["whole", "per_step"]
-
 ROLES_OF_TREES = {"prompter": "user"}
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """Messages with what is trained in them, ready to be rendered.
-
-    Attributes:
-        messages: normalised messages: content is text, arguments are as the template takes them.
-        trained: indices of the assistant messages that are trained.
-        tools: schemas of the tools, or None.
-        group: name of the tree.
-        trajectory: name of the conversation.
-        named: whether the row itself named the trajectory.
-        advantage: the conversation's advantage, or None.
-        reward: its reward, or None.
-        source: file and line.
-        recorded: token ids that were recorded when messages were sampled, by the message's index.
-    """
-
-    messages: Sequence[Json]
-    trained: Sequence[int]
-    tools: Tools | None
-    group: Hashable | None
-    trajectory: Hashable
-    named: bool
-    advantage: float | None
-    reward: float | None
-    source: str
-    recorded: Mapping[int, Recorded] = field(default_factory=dict[int, Recorded])
 
 
 def read_conversations(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from treetrain.data.chat import Chat, Message, Tokenizer
-from treetrain.data.conversations import Conversation
+from treetrain.data.conversation import Conversation
 from treetrain.data.drift import Decode, Drift, common_length, find_drift
 from treetrain.data.encode import encode_texts
 from treetrain.data.formats import RecordedRow
@@ -155,7 +155,7 @@ class DriftWatch:
                 tokens=sample.tokens,
                 context=length,
                 kept=np.concatenate([kept, sampled]),
-                source=f"{conversation.source}: messages[{place}]",
+                source=conversation.place(place),
                 earlier=None if before is None else before[1],
             )
             message = conversation.messages[place]
@@ -188,7 +188,7 @@ class DriftWatch:
             context,
             self.decode,
             source=_message_of(step, common_length(step.tokens, context)),
-            later=f"{conversation.source}: messages[{place}]",
+            later=conversation.place(place),
         )
         if drift is None:
             return np.concatenate([step.kept, context[len(step.tokens) :]])

@@ -1,26 +1,21 @@
-"""Makes sequences of checked rows: what is rendered and encoded, and what is trained."""
+"""Makes sequences of checked rows.
+
+Each kind of row has a file of its own for that; here it is chosen, counted and shown to the watch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Literal
-
-import numpy as np
 
 from treetrain.data.agent_rows import AgentRow
 from treetrain.data.atif import AtifConversation, AtifRow, read_agents
-from treetrain.data.chat import ASSISTANT, Chat, Tokenizer, Tools
-from treetrain.data.conversations import (
-    Conversation,
-    Expand,
-    read_agent,
-    read_conversations,
-    read_threads,
-)
+from treetrain.data.chat import ASSISTANT, Chat, Tools
+from treetrain.data.completions import sample_of_answer, sample_of_texts
+from treetrain.data.conversation import Conversation, Expand
+from treetrain.data.conversations import read_agent, read_conversations, read_threads
 from treetrain.data.drift_watch import DriftWatch
-from treetrain.data.encode import encode_steps, encode_texts, encode_turns, opening_tokens
 from treetrain.data.fields import Json
 from treetrain.data.formats import (
     CompletionRow,
@@ -32,15 +27,13 @@ from treetrain.data.formats import (
     TreeRow,
     describe,
 )
-from treetrain.data.recorded import join_steps, step_samples
+from treetrain.data.recorded import join_steps, recorded_samples
+from treetrain.data.rendered import Omissions, Unrendered, step_samples, whole_sample
 from treetrain.data.report import ReadReport
-from treetrain.data.sample import Ints, Sample
+from treetrain.data.sample import Sample
 from treetrain.data.sharegpt import ShareGptRow
 from treetrain.data.step_rows import StepRow, sample_of_step
 from treetrain.data.tokens import sample_of_ids
-from treetrain.data.turns import calls_missing, find_turns, split_step, tools_missing
-
-Unrendered = Literal["refuse", "count"]
 
 #: The kind of row under which sequences of tree files are counted.
 STORED = "StoredTree"
@@ -120,9 +113,13 @@ class Expander:
 
     def _plain_sample(self, row: TokenRow | TextRow | RecordedRow, source: str) -> Sample:
         if isinstance(row, TextRow):
-            return self._text_sample(row, source)
+            tokenizer = self._needed_chat(source).tokenizer
+            return sample_of_texts(row, tokenizer, source, end_completions=self.end_completions)
         if isinstance(row, RecordedRow):
-            sample = self._recorded_sample(row, source)
+            chat = self._needed_chat(source)
+            sample = sample_of_answer(row, chat, source)
+            if self.watch is not None:
+                self.seen.append(partial(self.watch.see_answer, row, chat.tokenizer, source))
         else:
             sample = self._watched(sample_of_ids(row, source, self.report), source)
         return self._checked_ids(sample, source)
@@ -170,62 +167,24 @@ class Expander:
             raise ValueError(f"{source}: rows of text need a tokenizer; give tokenizer=...")
         return self.chat
 
-    def _text_sample(self, row: TextRow, source: str) -> Sample:
-        tokenizer = self._needed_chat(source).tokenizer
-        prompt, completion = encode_texts(tokenizer, [row.prompt, row.completion])
-        end = _end_token(tokenizer, source) if self.end_completions else np.empty(0, np.int64)
-        prompt = np.concatenate([opening_tokens(tokenizer), prompt])
-        return _split_sample(row, prompt, np.concatenate([completion, end]), source)
-
-    def _recorded_sample(self, row: RecordedRow, source: str) -> Sample:
-        chat = self._needed_chat(source)
-        question = [{"role": "user", "content": row.prompt}]
-        try:
-            context = chat.render(question, None, prompt=True)
-        except ValueError as error:
-            raise ValueError(f"{source}: {error}") from error
-        ids = np.array(row.ids, np.int64)
-        sample = _split_sample(row, encode_texts(chat.tokenizer, [context])[0], ids, source)
-        if self.watch is not None:
-            self.seen.append(partial(self.watch.see_answer, row, chat.tokenizer, source))
-        return sample
-
     def _conversation_samples(self, conversation: Conversation) -> list[Sample]:
+        omissions = Omissions(self.unrendered, self.report)
         try:
             if conversation.recorded:
-                return self._recorded_steps(conversation)
-            if self.expand == "whole":
-                return [self._whole_sample(conversation)]
-            return self._step_samples(conversation)
+                return self._recorded_steps(conversation, omissions)
+            if self.expand == "per_step":
+                return self._rendered_steps(conversation, omissions)
+            return [whole_sample(self._needed_chat(conversation.source), conversation, omissions)]
         except ValueError as error:
             prefix = f"{conversation.source}: "
             text = str(error)
             raise ValueError(text if text.startswith(prefix) else prefix + text) from error
 
-    def _whole_sample(self, conversation: Conversation) -> Sample:
-        chat = self._needed_chat(conversation.source)
-        text, turns = find_turns(chat, conversation.messages, conversation.tools)
-        turns = [turn for turn in turns if turn.message in conversation.trained]
-        for turn in turns:
-            self._check_calls(conversation, turn.message, text[turn.start : turn.end])
-        self._check_tools(conversation, text)
-        tokens, weights, across = encode_turns(chat.tokenizer, text, turns)
-        self.report.tokens_across += across
-        return Sample(
-            tokens,
-            weights,
-            group=conversation.group,
-            trajectory=conversation.trajectory if conversation.named else None,
-            advantage=conversation.advantage,
-            reward=conversation.reward,
-            source=conversation.source,
-        )
-
-    def _recorded_steps(self, conversation: Conversation) -> list[Sample]:
+    def _recorded_steps(self, conversation: Conversation, omissions: Omissions) -> list[Sample]:
         self.report.recorded_steps += len(conversation.recorded)
-        last = conversation.trained[-1] if conversation.trained else -1
-        self.report.messages_after += len(conversation.messages) - 1 - last
-        samples = step_samples(self.chat, conversation, partial(self._check_calls, conversation))
+        self._count_messages_after(conversation)
+        check = partial(omissions.check_calls, conversation)
+        samples = recorded_samples(self.chat, conversation, check)
         if self.expand == "whole":
             samples = join_steps(samples)
             self.report.recorded_sequences += len(samples)
@@ -234,80 +193,14 @@ class Expander:
             self._watched(self._checked_ids(sample, place), place)
         return samples
 
-    def _step_samples(self, conversation: Conversation) -> list[Sample]:
+    def _rendered_steps(self, conversation: Conversation, omissions: Omissions) -> list[Sample]:
         chat = self._needed_chat(conversation.source)
-        texts: list[str] = []
-        for place in conversation.trained:
-            context, sampled = split_step(
-                chat, conversation.messages, conversation.tools, place=place
-            )
-            self._check_calls(conversation, place, sampled)
-            texts += [context, sampled]
-        if texts:
-            self._check_tools(conversation, texts[-2])
-        last = conversation.trained[-1] if conversation.trained else -1
-        self.report.messages_after += len(conversation.messages) - 1 - last
-        ids = encode_steps(chat.tokenizer, texts)
-        samples = [
-            Sample(
-                np.concatenate([context, sampled]),
-                np.repeat([0.0, 1.0], [len(context), len(sampled)]),
-                group=conversation.group,
-                trajectory=conversation.trajectory,
-                advantage=conversation.advantage,
-                reward=conversation.reward,
-                source=f"{conversation.source}: messages[{place}]",
-            )
-            for place, context, sampled in zip(
-                conversation.trained, ids[::2], ids[1::2], strict=True
-            )
-        ]
+        samples, contexts = step_samples(chat, conversation, omissions)
+        self._count_messages_after(conversation)
         if self.watch is not None:
-            lengths = [len(context) for context in ids[::2]]
-            contexts = list(zip(texts[::2], lengths, strict=True))
             self.seen.append(partial(self.watch.see_steps, chat, conversation, samples, contexts))
         return samples
 
-    def _check_calls(self, conversation: Conversation, place: int, turn: str) -> None:
-        if not calls_missing(conversation.messages[place], turn):
-            return
-        if self.unrendered == "refuse":
-            raise ValueError(
-                f"messages[{place}].tool_calls are not written by the chat template, so that the "
-                f"model would be trained not to make them; give a chat_template that writes tool "
-                f"calls, or unrendered='count' to go on without them"
-            )
-        self.report.calls_missing += 1
-
-    def _check_tools(self, conversation: Conversation, text: str) -> None:
-        if not tools_missing(conversation.tools, text):
-            return
-        if self.unrendered == "refuse":
-            raise ValueError(
-                "the tools are not written by the chat template, so that the model would not see "
-                "them; give a chat_template that writes tools, tools=[] to leave them out, or "
-                "unrendered='count' to go on without them"
-            )
-        self.report.tools_missing += 1
-
-
-def _split_sample(row: TextRow | RecordedRow, prompt: Ints, sampled: Ints, source: str) -> Sample:
-    return Sample(
-        np.concatenate([prompt, sampled]),
-        np.repeat([0.0, 1.0], [len(prompt), len(sampled)]),
-        group=row.group,
-        trajectory=row.trajectory_id,
-        advantage=row.advantage,
-        reward=row.reward,
-        source=source,
-    )
-
-
-def _end_token(tokenizer: Tokenizer, source: str) -> Ints:
-    end = getattr(tokenizer, "eos_token_id", None)
-    if end is None:
-        raise ValueError(
-            f"{source}: the tokenizer has no end-of-text token to end a completion with; give "
-            f"end_completions=False"
-        )
-    return np.array([end], dtype=np.int64)
+    def _count_messages_after(self, conversation: Conversation) -> None:
+        last = conversation.trained[-1] if conversation.trained else -1
+        self.report.messages_after += len(conversation.messages) - 1 - last

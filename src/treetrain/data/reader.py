@@ -10,11 +10,12 @@ from typing import Any, cast
 
 from treetrain.data.chat import Chat, Tools
 from treetrain.data.containers import RawRow, read_rows
-from treetrain.data.conversations import Expand
+from treetrain.data.conversation import Expand
 from treetrain.data.drift_watch import DriftWatch
-from treetrain.data.expand import STORED, Expander, Unrendered
+from treetrain.data.expand import STORED, Expander
 from treetrain.data.fields import as_object, ignored_fields
 from treetrain.data.formats import parse_row
+from treetrain.data.rendered import Unrendered
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Sample
 from treetrain.data.tree_file import is_tree_file, iter_tree_file

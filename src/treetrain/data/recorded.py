@@ -7,19 +7,20 @@ recorded, a context or a whole step, is rendered as it was when the message was 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from treetrain.data.atif import Recorded
 from treetrain.data.chat import Chat
-from treetrain.data.conversations import Conversation
+from treetrain.data.conversation import Conversation
 from treetrain.data.encode import encode_texts
 from treetrain.data.fields import field_error
 from treetrain.data.sample import MAX_TOKEN_ID, Ints, Sample
 from treetrain.data.turns import split_step
 
 
-def step_samples(
+def recorded_samples(
     chat: Chat | None, conversation: Conversation, check_rendered: Callable[[int, str], None]
 ) -> list[Sample]:
     """Makes one sequence of each trained message.
@@ -40,23 +41,9 @@ def step_samples(
     found: list[Sample] = []
     for place in conversation.trained:
         recorded = conversation.recorded.get(place)
-        source = f"{conversation.source}: messages[{place}]"
-        context, sampled = _ids_of(chat, conversation, place, recorded, check_rendered, source)
-        logprobs = None
-        if recorded is not None and recorded.logprobs is not None:
-            logprobs = np.concatenate([np.zeros(len(context)), np.array(recorded.logprobs)])
-        found.append(
-            Sample(
-                np.concatenate([context, sampled]),
-                np.repeat([0.0, 1.0], [len(context), len(sampled)]),
-                group=conversation.group,
-                trajectory=conversation.trajectory,
-                advantage=conversation.advantage,
-                reward=conversation.reward,
-                logprobs=logprobs,
-                source=source,
-            )
-        )
+        context, sampled = _ids_of(chat, conversation, place, recorded, check_rendered)
+        logprobs = None if recorded is None else recorded.logprobs
+        found.append(conversation.step_sample(place, context, sampled, logprobs=logprobs))
     return found
 
 
@@ -83,16 +70,7 @@ def join_steps(samples: Sequence[Sample]) -> list[Sample]:
             logprobs[: len(last)] = last.logprobs
         weights = sample.weights.copy()
         weights[: len(last)] = last.weights
-        joined[-1] = Sample(
-            sample.tokens,
-            weights,
-            group=sample.group,
-            trajectory=sample.trajectory,
-            advantage=sample.advantage,
-            reward=sample.reward,
-            logprobs=logprobs,
-            source=last.source,
-        )
+        joined[-1] = replace(sample, weights=weights, logprobs=logprobs, source=last.source)
     return joined
 
 
@@ -107,8 +85,8 @@ def _ids_of(
     place: int,
     recorded: Recorded | None,
     check_rendered: Callable[[int, str], None],
-    source: str,
 ) -> tuple[Ints, Ints]:
+    source = conversation.place(place)
     if recorded is not None and recorded.context is not None:
         context = _checked(recorded.context, "prompt_token_ids", source)
         return context, _checked(recorded.sampled, "completion_token_ids", source)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from treetrain.data.chat import Chat, Tokenizer, Tools
-from treetrain.data.conversations import Expand
+from treetrain.data.conversation import Expand
 from treetrain.data.drift_watch import DriftWatch
-from treetrain.data.expand import Unrendered
 from treetrain.data.reader import TOOLS_BESIDE, Reader, read_tools
+from treetrain.data.rendered import Unrendered
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Sample
 from treetrain.errors import check_type
