@@ -8,14 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from treetrain.data.chat import Chat, Tools
+from treetrain.data.chat import Tools
 from treetrain.data.containers import RawRow, read_rows
-from treetrain.data.conversation import Expand
-from treetrain.data.drift_watch import DriftWatch
 from treetrain.data.expand import STORED, Expander
 from treetrain.data.fields import as_object, ignored_fields
 from treetrain.data.formats import parse_row
-from treetrain.data.rendered import Unrendered
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Sample
 from treetrain.data.tree_file import is_tree_file, iter_tree_file
@@ -29,29 +26,19 @@ class Reader:
 
     Attributes:
         path: the file or folder.
-        chat: tokenizer and chat template, or None for rows of ids only.
-        expand: `whole` or `per_step`.
-        tools: schemas used where a row has none of its own.
-        unrendered: whether tools and calls that the template leaves out are refused or counted.
-        end_completions: whether a completion given as text ends with the end-of-text token.
+        expander: makes sequences of rows.
         select: values that fields of a row must have.
         split: which split of a folder that has several.
         skip_bad_rows: whether wrong rows are skipped and listed in the report.
         report: counts, added to.
-        watch: told of recorded answers and of steps, or None.
     """
 
     path: Path
-    chat: Chat | None
-    expand: Expand
-    tools: Tools | None
-    unrendered: Unrendered
-    end_completions: bool
+    expander: Expander
     select: Mapping[str, str]
     split: str | None
     skip_bad_rows: bool
     report: ReadReport = field(repr=False)
-    watch: DriftWatch | None = field(default=None, repr=False)
 
     def samples(self) -> Iterator[Sample]:
         """Reads the file.
@@ -64,18 +51,9 @@ class Reader:
                 sequence.
             TypeError: a row has entries of another type, and wrong rows are not skipped.
         """
-        counts = ReadReport(str(self.path))
-        expander = Expander(
-            self.chat,
-            self.expand,
-            self.tools,
-            self.unrendered,
-            self.end_completions,
-            counts,
-            self.watch,
-        )
+        expander = self.expander
         if self.path.is_file() and is_tree_file(self.path):
-            yield from self._stored_samples(expander)
+            yield from self._stored_samples()
             return
         for row in read_rows(self.path, self.split):
             self.report.rows += 1
@@ -83,7 +61,7 @@ class Reader:
             expander.report = ReadReport(str(self.path))
             expander.seen = []
             try:
-                samples = self._row_samples(row, expander)
+                samples = self._row_samples(row)
             except (ValueError, TypeError) as error:
                 if not self.skip_bad_rows:
                     raise
@@ -96,10 +74,11 @@ class Reader:
             raise ValueError(self._say_empty())
         self._finish()
 
-    def _stored_samples(self, expander: Expander) -> Iterator[Sample]:
+    def _stored_samples(self) -> Iterator[Sample]:
         """Reads a tree file, of which each sequence counts as a row; none can be skipped."""
         if self.split is not None:
             raise ValueError(f"split must be left out for a file, got {self.split!r}")
+        expander = self.expander
         expander.report = self.report
         for index, sample in enumerate(iter_tree_file(self.path)):
             self.report.rows += 1
@@ -117,8 +96,8 @@ class Reader:
             raise ValueError(self._say_empty())
         self._finish()
 
-    def _row_samples(self, row: RawRow, expander: Expander) -> list[Sample]:
-        counts = expander.report
+    def _row_samples(self, row: RawRow) -> list[Sample]:
+        counts = self.expander.report
         value = row.load()
         if self.select and not _is_selected(value, self.select, row.source):
             counts.not_selected += 1
@@ -126,7 +105,7 @@ class Reader:
         samples: list[Sample] = []
         for checked, fields, place in parse_row(value, row.source):
             counts.ignored_fields.update(ignored_fields(checked))
-            samples += expander.samples(checked, fields, place)
+            samples += self.expander.samples(checked, fields, place)
         counts.sequences += len(samples)
         counts.untrained += sum(not sample.weights[1:].any() for sample in samples)
         return samples
@@ -141,7 +120,7 @@ class Reader:
         )
 
     def _finish(self) -> None:
-        report, chat = self.report, self.chat
+        report, chat = self.report, self.expander.chat
         kinds = report.kinds
         chatting = kinds.total() - sum(
             kinds[name] for name in ("TokenRow", "TextRow", "RecordedRow", "StepRow", STORED)

@@ -13,6 +13,7 @@ from typing import Any, cast
 from treetrain.data.chat import Chat, Tokenizer, Tools
 from treetrain.data.conversation import Expand
 from treetrain.data.drift_watch import DriftWatch
+from treetrain.data.expand import Expander
 from treetrain.data.reader import TOOLS_BESIDE, Reader, read_tools
 from treetrain.data.rendered import Unrendered
 from treetrain.data.report import ReadReport
@@ -202,18 +203,22 @@ def iter_samples(
     if tokenizer is not None:
         chat = Chat(tokenizer, chat_template, dict(template_variables or {}))
     schemas, report.tools_file = read_tools(tools, path.parent / TOOLS_BESIDE)
-    return Reader(
-        path=path,
+    expander = Expander(
         chat=chat,
         expand=expand,
         tools=schemas,
         unrendered=unrendered,
         end_completions=end_completions,
+        report=report,
+        watch=watch,
+    )
+    return Reader(
+        path=path,
+        expander=expander,
         select=dict(select or {}),
         split=split,
         skip_bad_rows=skip_bad_rows,
         report=report,
-        watch=watch,
     ).samples()
 
 
