@@ -190,7 +190,7 @@ def test_a_refused_model_is_told_at_set_up(kind, with_file, tmp_path, capsys, mo
     config = AutoConfig.for_model(kind, vocab_size=64, **values)
     with torch.device("cpu"):
         AutoModel.from_config(config).save_pretrained(tmp_path / kind)
-    for name in ("treetrain.cli.models.load_model", "treetrain.cli.verify.read_file"):
+    for name in ("treetrain.cli.models.load_model", "treetrain.cli.verify.read_groups"):
         monkeypatch.setattr(name, lambda *arguments, **options: pytest.fail("too late"))
     capsys.readouterr()
     rows = tmp_path / "rows.jsonl"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from treetrain.cli.options import add_json_option
 from treetrain.cli.reading import add_reading_arguments, read_file
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="replace OUT where there is one already"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

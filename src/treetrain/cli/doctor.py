@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from treetrain.cli.options import add_json_option
+
 if TYPE_CHECKING:
     from treetrain.cli.findings import Finding
 
@@ -21,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: the verb's own parser.
     """
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

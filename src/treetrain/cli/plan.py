@@ -10,8 +10,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from treetrain.cli.options import add_dtype_option, add_json_option
 from treetrain.cli.plan_tables import Planned, as_json, as_text
-from treetrain.cli.reading import add_reading_arguments, read_file
+from treetrain.cli.reading import add_group_option, add_reading_arguments, read_groups
 from treetrain.cli.sizes import read_size
 
 if TYPE_CHECKING:
@@ -55,12 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what partitions do with their activations while others run below them (default: "
         "auto, keep what fits)",
     )
-    parser.add_argument(
-        "--dtype",
-        choices=("float32", "float64", "bfloat16"),
-        default="float32",
-        help="dtype of weights and computation (default: float32)",
-    )
+    add_dtype_option(parser)
     parser.add_argument(
         "--optimizer",
         choices=("adamw", "none"),
@@ -78,17 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="cpu",
         help="where training is to run; it need not be there (default: cpu)",
     )
-    parser.add_argument(
-        "--group", metavar="G", action="append", help="only this group; may be repeated"
-    )
+    add_group_option(parser)
     parser.add_argument(
         "--together",
         action="store_true",
         help="all groups in one step (default: each group in a step of its own)",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -137,14 +129,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(args: argparse.Namespace, progress: Progress) -> tuple[list[Sample], list[str]]:
-    from treetrain.cli.limits import select_groups
     from treetrain.cli.tokenizers import find_tokenizer
 
     tokenizer = find_tokenizer(args.tokenizer, args.model)
     progress(f"reading {args.file}")
-    samples, reading = read_file(args, tokenizer)
-    samples, notes = select_groups(samples, args.group)
-    return samples, reading.notes(every_skipped=args.json) + notes
+    return read_groups(args, tokenizer)
 
 
 def _measure(args: argparse.Namespace, samples: list[Sample]) -> MemoryModel:

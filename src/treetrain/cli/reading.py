@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from treetrain.data.drift_watch import DriftWatch
     from treetrain.data.rendered import Unrendered
     from treetrain.data.report import ReadReport
+    from treetrain.data.sample import Sample
 
 #: What messages call an argument of `read_samples`, and the option that sets it.
 OPTIONS = {
@@ -83,13 +84,41 @@ def add_reading_arguments(parser: argparse.ArgumentParser, *, without: str | Non
     )
 
 
+def add_group_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--group`, which `read_groups` takes.
+
+    Args:
+        parser: parser of a verb that may take some groups of its file.
+    """
+    parser.add_argument(
+        "--group", metavar="G", action="append", help="only this group; may be repeated"
+    )
+
+
+def read_groups(args: argparse.Namespace, tokenizer: Any) -> tuple[list[Sample], list[str]]:
+    """Reads the file, and takes the groups that are asked for.
+
+    Args:
+        args: parsed arguments, with those of `add_group_option` and `--json`.
+        tokenizer: what `load_tokenizer` gave, or None.
+
+    Returns:
+        The sequences, and what is to be known of them.
+    """
+    from treetrain.cli.limits import select_groups
+
+    samples, reading = read_file(args, tokenizer)
+    samples, notes = select_groups(samples, args.group)
+    return samples, reading.notes(every_skipped=args.json) + notes
+
+
 def read_file(
     args: argparse.Namespace,
     tokenizer: Any,
     *,
     watch: DriftWatch | None = None,
     unrendered: Unrendered = "count",
-) -> tuple[list[Any], ReadReport]:
+) -> tuple[list[Sample], ReadReport]:
     """Reads the file that the arguments of `add_reading_arguments` name.
 
     What a chat template leaves out is counted here, not refused, unless that is asked for: counting

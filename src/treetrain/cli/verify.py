@@ -11,7 +11,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from treetrain.attention.names import BACKEND_NAMES, check_backend
-from treetrain.cli.reading import add_reading_arguments, read_file
+from treetrain.cli.options import add_dtype_option, add_json_option
+from treetrain.cli.reading import add_group_option, add_reading_arguments, read_groups
 from treetrain.wording import say_count
 
 if TYPE_CHECKING:
@@ -41,21 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder, .gguf file, 'smollm2', 'tiny:TYPE' (random weights, for example tiny:llama) "
         "or a model's name",
     )
-    parser.add_argument(
-        "--dtype",
-        choices=("float32", "float64", "bfloat16"),
-        default="float32",
-        help="dtype of weights and computation (default: float32)",
-    )
+    add_dtype_option(parser)
     parser.add_argument(
         "--reduction",
         choices=REDUCTIONS,
         default="path_mean",
         help="reduction of the loss that is compared (default: path_mean)",
     )
-    parser.add_argument(
-        "--group", metavar="G", action="append", help="only this group; may be repeated"
-    )
+    add_group_option(parser)
     parser.add_argument(
         "--limit-tokens",
         metavar="N",
@@ -82,9 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="attention implementation of the plain model (default: transformers' choice)",
     )
     parser.add_argument("--device", metavar="D", default="cpu", help="default: cpu")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -181,13 +173,10 @@ def _read(
     args: argparse.Namespace, tokenizer: Any, progress: Progress
 ) -> tuple[list[Sample], list[str]]:
     """The sequences of the file that are asked for, and what is to be known of them."""
-    from treetrain.cli.limits import limit_to_shared, select_groups
+    from treetrain.cli.limits import limit_to_shared
 
     progress(f"reading {args.file}")
-    samples, reading = read_file(args, tokenizer)
-    notes = reading.notes(every_skipped=args.json)
-    samples, note = select_groups(samples, args.group)
-    notes += note
+    samples, notes = read_groups(args, tokenizer)
     samples, note = limit_to_shared(samples, args.limit_tokens)
     return samples, notes + note
 
