@@ -17,8 +17,9 @@ from harness import Figures, make_parser, run_cases
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from treetrain import Batch, Partitions, Sample, pack, partition_tree, prepare, sft_terms
+from treetrain import Sample, pack, prepare, sft_terms
 from treetrain.partitioning.step import partitioned_step
+from treetrain.testing.cuts import cut_into, depth_of_cuts
 from treetrain.testing.models import make_tiny_model
 from treetrain.verification.baseline import compute_separately, loss_coefficients
 from treetrain.verification.widened import widen
@@ -48,15 +49,6 @@ def draw_samples(seed: int) -> list[Sample]:
     return [Sample(path, rng.random(len(path)) < 0.7) for path in paths]
 
 
-def cut_into(batch: Batch, count: int) -> Partitions:
-    """The division by the largest capacity that makes at least so many partitions."""
-    for capacity in range(batch.num_tokens, 0, -1):
-        partitions = partition_tree(batch.tree, capacity)
-        if partitions.num_partitions >= count:
-            return partitions
-    raise ValueError(f"no capacity makes {count} partitions of {batch!r}")
-
-
 def measure(family: str, *, seed: int) -> Figures:
     samples, values = draw_samples(seed), FAMILIES[family]
     kind = family.split("_tied")[0].split("_8")[0]
@@ -69,7 +61,7 @@ def measure(family: str, *, seed: int) -> Figures:
     batch = pack(samples)
     terms = sft_terms(batch, "path_mean")
     handle = prepare(exact)
-    cuts = [cut_into(batch, count) for count in COUNTS]
+    cuts = [cut_into(batch.tree, count) for count in COUNTS]
     for partitions in cuts:
         errors: list[float] = []
         for mode in ("keep", "recompute"):
@@ -93,13 +85,6 @@ def make_model(kind: str, values: dict[str, Any], dtype: torch.dtype) -> PreTrai
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
     return model
-
-
-def depth_of_cuts(partitions: Partitions) -> int:
-    depths: list[int] = []
-    for parent in partitions.parents.tolist():
-        depths.append(0 if parent < 0 else depths[parent] + 1)
-    return max(depths)
 
 
 def take(model: nn.Module) -> dict[str, Tensor]:

@@ -7,8 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from treetrain.data.sample import Sample
-from treetrain.packing.batch import Batch
-from treetrain.tree.partition import Partitions, partition_tree
 
 
 def draw_deep_samples(seed: int = 0, vocabulary: int = 60) -> list[Sample]:
@@ -35,22 +33,6 @@ def draw_deep_samples(seed: int = 0, vocabulary: int = 60) -> list[Sample]:
             )
         )
     return samples
-
-
-def cut_into(batch: Batch, count: int) -> Partitions:
-    """The division by the largest capacity that makes at least so many partitions."""
-    for capacity in range(batch.num_tokens, 0, -1):
-        partitions = partition_tree(batch.tree, capacity)
-        if partitions.num_partitions >= count:
-            return partitions
-    raise AssertionError(f"no capacity makes {count} partitions of {batch!r}")
-
-
-def depth_of_cuts(partitions: Partitions) -> int:
-    depths: list[int] = []
-    for parent in partitions.parents.tolist():
-        depths.append(0 if parent < 0 else depths[parent] + 1)
-    return max(depths)
 
 
 def take(model: nn.Module) -> dict[str, Tensor]:

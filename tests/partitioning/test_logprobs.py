@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.partitioning.deep_trees import cut_into, draw_deep_samples
+from tests.partitioning.deep_trees import draw_deep_samples
 
 from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
 from treetrain.partitioning.logprobs import partitioned_logprobs
+from treetrain.testing.cuts import cut_into
 from treetrain.testing.models import make_tiny_model
 from treetrain.tree.partition import partition_tree
 
@@ -30,7 +31,7 @@ def test_partitions_give_the_log_probabilities_of_each_sequence_alone(family, ta
     trained = {int(place) for place in batch.targets.packed_indices}
     for count in (1, 3, 20):
         found = partitioned_logprobs(
-            model, batch, cut_into(batch, count), temperature=0.8, targets=targets
+            model, batch, cut_into(batch.tree, count), temperature=0.8, targets=targets
         )
         for index, (own, other) in enumerate(zip(found, expected, strict=True)):
             assert not own.requires_grad

@@ -5,8 +5,6 @@ import functools
 import pytest
 import torch
 from tests.partitioning.deep_trees import (
-    cut_into,
-    depth_of_cuts,
     distance,
     draw_deep_samples,
     take,
@@ -28,6 +26,7 @@ from treetrain.partitioning.memory import measure_memory
 from treetrain.partitioning.passes import Passes
 from treetrain.partitioning.planning import plan_partitions
 from treetrain.partitioning.step import partitioned_step
+from treetrain.testing.cuts import cut_into, depth_of_cuts
 from treetrain.testing.models import make_tiny_model
 from treetrain.tree.partition import partition_tree
 from treetrain.verification.baseline import compute_separately, loss_coefficients
@@ -84,7 +83,7 @@ def test_any_number_of_partitions_equals_each_sequence_alone(family, prepared):
     model, batch = prepared(family).model, pack(SAMPLES)
     terms = sft_terms(batch, "path_mean", router=RouterLoss("batch"))
     for count in COUNTS if family == "llama" else (3, 20):
-        partitions = cut_into(batch, count)
+        partitions = cut_into(batch.tree, count)
         assert count < 20 or depth_of_cuts(partitions) >= 4
         for mode in MODES if count == 7 else MODES[:2]:
             with widen(model):
@@ -100,7 +99,7 @@ def test_every_reduction_equals_each_sequence_alone(reduction, prepared):
     expected_loss, expected = alone("llama", reduction)
     model, batch = prepared("llama").model, pack(SAMPLES)
     with widen(model):
-        step = partitioned_step(model, batch, cut_into(batch, 7), sft_terms(batch, reduction))
+        step = partitioned_step(model, batch, cut_into(batch.tree, 7), sft_terms(batch, reduction))
     assert abs(float(step.loss) - expected_loss) <= ALLOWED * abs(expected_loss)
     assert worst(take(model), expected) <= ALLOWED
 
@@ -115,7 +114,7 @@ def test_batches_of_a_window_add_up_to_each_sequence_alone(reduction, prepared):
     for batch, count in zip(batches, (7, 3), strict=True):
         terms = sft_terms(batch, reduction, window=window)
         with widen(model):
-            total += float(partitioned_step(model, batch, cut_into(batch, count), terms).loss)
+            total += float(partitioned_step(model, batch, cut_into(batch.tree, count), terms).loss)
     assert abs(total - expected_loss) <= ALLOWED * abs(expected_loss)
     assert worst(take(model), expected) <= ALLOWED
 
@@ -143,7 +142,7 @@ def test_policies_equal_the_undivided_tree(settings, mode, prepared):
         whole.loss.backward()
         expected = take(model)
         terms = policy_terms(batch, "token_mean", temperature=0.7, **settings)
-        step = partitioned_step(model, batch, cut_into(batch, 7), terms, modes=mode)
+        step = partitioned_step(model, batch, cut_into(batch.tree, 7), terms, modes=mode)
     assert abs(float(step.loss) - float(whole.loss.detach())) <= ALLOWED * abs(
         float(whole.loss.detach())
     )
@@ -165,7 +164,7 @@ def test_losses_of_routers_equal_the_undivided_tree(family, form, prepared):
         expected = take(model)
         for mode in MODES[:2]:
             terms = sft_terms(batch, "path_mean", router=router)
-            step = partitioned_step(model, batch, cut_into(batch, 7), terms, modes=mode)
+            step = partitioned_step(model, batch, cut_into(batch.tree, 7), terms, modes=mode)
             assert float((step.loss - loss).abs()) <= ALLOWED * float(loss.abs())
             assert worst(take(model), expected) <= ALLOWED, mode
             assert step.statistics["load_balancing"] > 0
@@ -181,7 +180,7 @@ def test_checkpointing_inside_partitions_changes_nothing(mode, reentrant, prepar
     model.train()
     try:
         step = partitioned_step(
-            model, batch, cut_into(batch, 7), sft_terms(batch, "path_mean"), modes=mode
+            model, batch, cut_into(batch.tree, 7), sft_terms(batch, "path_mean"), modes=mode
         )
     finally:
         model.eval()
@@ -205,7 +204,7 @@ def test_lora_and_frozen_layers_equal_the_undivided_tree():
             expected = take(model)
             terms = sft_terms(batch, "path_mean")
             for mode in MODES:
-                partitioned_step(model, batch, cut_into(batch, 7), terms, modes=mode)
+                partitioned_step(model, batch, cut_into(batch.tree, 7), terms, modes=mode)
                 assert worst(take(model), expected) <= ALLOWED, (chosen, mode)
 
 
@@ -216,7 +215,7 @@ def test_a_trained_head_alone_needs_no_way_back(prepared):
         model.requires_grad_(False)
         model.get_output_embeddings().weight.requires_grad_(True)
         with widen(model):
-            partitioned_step(model, batch, cut_into(batch, 7), sft_terms(batch, "path_mean"))
+            partitioned_step(model, batch, cut_into(batch.tree, 7), sft_terms(batch, "path_mean"))
         name = "lm_head.weight"
         assert worst({name: take(model)[name]}, {name: expected[name]}) <= ALLOWED
     finally:
@@ -254,7 +253,7 @@ def test_many_siblings_in_bfloat16_are_no_worse_than_separate_sequences(siblings
 
 def test_each_token_is_computed_once_unless_the_plan_says_so(prepared):
     model, batch = prepared("llama").model, pack([s.tokens for s in SAMPLES if len(s)])
-    partitions = cut_into(batch, 7)
+    partitions = cut_into(batch.tree, 7)
     inner = sorted({parent for parent in partitions.parents.tolist() if parent >= 0})
     terms = sft_terms(batch, "path_mean")
     kept = partitioned_step(model, batch, partitions, terms)
@@ -273,7 +272,7 @@ def test_first_passes_of_chained_parts_run_as_one_unless_tokens_choose_experts(f
     if family == "gpt_oss":
         model.set_experts_implementation("eager")
     batch = pack(SAMPLES)
-    partitions = cut_into(batch, 20)
+    partitions = cut_into(batch.tree, 20)
     terms = sft_terms(batch, "path_mean")
     forwards = []
     model.model.register_forward_hook(lambda *_: forwards.append(torch.is_grad_enabled()))
@@ -313,7 +312,7 @@ def test_first_passes_stay_apart_where_the_model_checkpoints_and_hold_what_a_pla
 def test_targets_across_cuts_are_trained_once():
     batch = pack(SAMPLES)
     for count in COUNTS:
-        parts = cut_batch(batch, cut_into(batch, count))
+        parts = cut_batch(batch, cut_into(batch.tree, count))
         places = [place for part in parts for place in part.part.places.tolist()]
         assert sorted(places) == list(range(len(batch.targets)))
 
@@ -339,10 +338,10 @@ def test_parts_that_train_nothing_do_not_run(prepared):
 def test_gradients_from_before_are_added_to(prepared):
     model, batch = prepared("llama").model, pack(SAMPLES)
     terms = sft_terms(batch, "path_mean")
-    partitioned_step(model, batch, cut_into(batch, 7), terms)
+    partitioned_step(model, batch, cut_into(batch.tree, 7), terms)
     once = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     homes = {name: parameter.grad for name, parameter in model.named_parameters()}
-    partitioned_step(model, batch, cut_into(batch, 3), terms, loss_scale=2.0)
+    partitioned_step(model, batch, cut_into(batch.tree, 3), terms, loss_scale=2.0)
     for name, parameter in model.named_parameters():
         assert parameter.grad is homes[name]
     assert worst(take(model), {name: 3 * value for name, value in once.items()}) <= 1e-6
@@ -353,7 +352,7 @@ def test_gradients_from_before_are_added_to(prepared):
 @pytest.mark.parametrize("call", [1, 9, 21])
 def test_a_step_that_ends_early_adds_no_gradients(error, with_earlier, call, prepared, monkeypatch):
     model, batch = prepared("llama").model, pack(SAMPLES)
-    terms, partitions = sft_terms(batch, "path_mean"), cut_into(batch, 7)
+    terms, partitions = sft_terms(batch, "path_mean"), cut_into(batch.tree, 7)
     if with_earlier:
         partitioned_step(model, batch, partitions, terms)
     before = {
@@ -404,7 +403,7 @@ def test_a_thousand_partitions_in_a_row_run(prepared):
 
 def test_wrong_arguments_are_refused_by_name(prepared):
     model, batch = prepared("llama").model, pack(SAMPLES)
-    partitions, terms = cut_into(batch, 3), sft_terms(batch, "sum")
+    partitions, terms = cut_into(batch.tree, 3), sft_terms(batch, "sum")
     other = pack([[1, 2, 3], [1, 2, 4]])
     with pytest.raises(ValueError, match="terms must be made of the batch itself"):
         partitioned_step(model, other, partition_tree(other.tree, 2), terms)
@@ -433,7 +432,7 @@ def test_hooks_on_gradients_are_refused(prepared):
     for register in (weight.register_hook, weight.register_post_accumulate_grad_hook):
         handle = register(lambda value: None)
         with pytest.raises(UnsupportedModelError, match=r"up_proj\.weight has a hook"):
-            partitioned_step(model, batch, cut_into(batch, 3), sft_terms(batch, "sum"))
+            partitioned_step(model, batch, cut_into(batch.tree, 3), sft_terms(batch, "sum"))
         handle.remove()
 
 
@@ -445,7 +444,7 @@ def test_terms_forget_the_routers_of_another_model():
         for layers in (4, 2):
             model = make_tiny_model("qwen3_moe", num_hidden_layers=layers, seed=layers)
             prepare(model)
-            step = partitioned_step(model, batch, cut_into(batch, 3), terms)
+            step = partitioned_step(model, batch, cut_into(batch.tree, 3), terms)
             loss = float(sft_loss(model, batch, "sum", router=router).detach())
             assert float(step.loss) == pytest.approx(loss, rel=1e-5)
             whole = float(compute_whole(model, terms).loss.detach())
@@ -462,7 +461,7 @@ def test_offloading_leaves_quantised_weights_where_they_are():
     model = peft.get_peft_model(model, config)
     prepare(model)
     batch = pack(SAMPLES)
-    terms, partitions = sft_terms(batch, "path_mean"), cut_into(batch, 7)
+    terms, partitions = sft_terms(batch, "path_mean"), cut_into(batch.tree, 7)
     partitioned_step(model, batch, partitions, terms)
     kept = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
     model.zero_grad()
@@ -475,4 +474,4 @@ def test_a_model_on_a_dense_mask_is_refused():
     prepare(model, "mask")
     batch = pack(SAMPLES)
     with pytest.raises(UnsupportedModelError, match="dense mask"):
-        partitioned_step(model, batch, cut_into(batch, 3), sft_terms(batch, "sum"))
+        partitioned_step(model, batch, cut_into(batch.tree, 3), sft_terms(batch, "sum"))
