@@ -20,11 +20,11 @@ import time
 from pathlib import Path
 
 import torch
+from runs import make_config
 
 from treetrain.data.sample import Sample
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
-from treetrain.training.config import TrainConfig
 from treetrain.training.run import run_training
 
 SAMPLES = [
@@ -36,20 +36,14 @@ CALLS = [(os, "fsync"), (os, "rename"), (os, "unlink"), (os, "rmdir"), (torch, "
 
 
 def train(folder: Path) -> None:
-    config = TrainConfig.model_validate(
-        {
-            "model": {"path": "unused"},
-            "data": {"files": "unused"},
-            "output": str(folder),
-            "reduction": "token_mean",
-            "optimizer": {"lr": 1e-2},
-            "schedule": {"kind": "linear"},
-            "steps": STEPS,
-            "save_every": 1,
-            "keep_last": 2,
-            "tree": {"max_tokens": 12},
-            "check": {"on_difference": "off"},
-        }
+    config = make_config(
+        folder,
+        schedule={"kind": "linear"},
+        steps=STEPS,
+        save_every=1,
+        keep_last=2,
+        tree={"max_tokens": 12},
+        check={"on_difference": "off"},
     )
     resume = any((folder / name).exists() for name in ("metrics.jsonl", "config.json"))
     # A smaller model than usual: what is tested is how it is written.

@@ -6,16 +6,12 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.training.runs import SAMPLES, make_config
 
-from treetrain.data.sample import Sample
 from treetrain.testing.models import make_tiny_model
-from treetrain.testing.trees import tree_family
 from treetrain.training.adapters import add_lora, load_adapters
-from treetrain.training.config import TrainConfig
 from treetrain.training.run import run_training
 from treetrain.training.settings import LoraConfig
-
-SAMPLES = [Sample(tokens, group=0) for tokens in tree_family()["comb"]]
 
 
 def make_lora(**values):
@@ -23,16 +19,7 @@ def make_lora(**values):
 
 
 def train(output, model, **values):
-    values = {
-        "model": {"path": "unused"},
-        "data": {"files": "unused"},
-        "output": str(output),
-        "reduction": "token_mean",
-        "optimizer": {"lr": 1e-2},
-        "steps": 3,
-        **values,
-    }
-    return run_training(model, SAMPLES, TrainConfig.model_validate(values), say=len)
+    return run_training(model, SAMPLES, make_config(output, **values), say=len)
 
 
 def test_adapters_alone_are_trained_and_saved_and_load_onto_the_model(tmp_path):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.training.runs import make_config
 
 from treetrain.data.sample import Sample
 from treetrain.losses.logprobs import sequence_logprobs
@@ -14,7 +15,6 @@ from treetrain.packing.batch import pack
 from treetrain.partitioning.step import add_gradients
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
-from treetrain.training.config import TrainConfig
 from treetrain.training.objective import make_objective
 from treetrain.training.rows import make_rows
 from treetrain.training.trainer import measure_window
@@ -28,20 +28,6 @@ def make_samples():
         Sample(tokens, group=number % 3, advantage=float(rng.normal()))
         for number, tokens in enumerate(tree_family()["uneven"])
     ]
-
-
-def make_config(**values):
-    return TrainConfig.model_validate(
-        {
-            "model": {"path": "unused"},
-            "data": {"files": "unused"},
-            "output": "out",
-            "reduction": "token_mean",
-            "optimizer": {"lr": 1e-2},
-            "steps": 1,
-            **values,
-        }
-    )
 
 
 def gradients_of(model):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from tests.training.runs import SAMPLES, make_config
 from transformers import AutoModelForCausalLM
 
 from treetrain.attention import reference
@@ -12,24 +13,8 @@ from treetrain.errors import EquivalenceError, UnsupportedModelError
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 from treetrain.training import run as run_module
-from treetrain.training.config import TrainConfig
 from treetrain.training.first_check import choose_few
 from treetrain.training.run import run_training
-
-SAMPLES = [Sample(tokens, group=0) for tokens in tree_family()["comb"]]
-
-
-def make_config(output, **values):
-    values = {
-        "model": {"path": "unused"},
-        "data": {"files": "unused"},
-        "output": str(output),
-        "reduction": "token_mean",
-        "optimizer": {"lr": 1e-2},
-        "steps": 3,
-        **values,
-    }
-    return TrainConfig.model_validate(values)
 
 
 def break_attention(monkeypatch):

@@ -5,40 +5,23 @@ import json
 import os
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import SafetensorError
+from tests.training.runs import SAMPLES, after, make_config
 
-from treetrain.data.sample import Sample
 from treetrain.testing.models import make_tiny_model
-from treetrain.testing.trees import tree_family
 from treetrain.training import checkpoint, run
 from treetrain.training.checkpoint_folders import check_whole, find_checkpoints
-from treetrain.training.config import TrainConfig
 from treetrain.training.run import run_training
 
-SAMPLES = [Sample(tokens, group=0) for tokens in tree_family()["comb"]]
 
-
-def make_config(output, **values):
-    values = {
-        "model": {"path": "unused"},
-        "data": {"files": "unused"},
-        "output": str(output),
-        "reduction": "token_mean",
-        "optimizer": {"lr": 1e-2},
-        "steps": 4,
-        "save_every": 1,
-        "check": {"on_difference": "off"},
-        **values,
-    }
-    return TrainConfig.model_validate(values)
-
-
-def train(output, *, resume=False, watches=(), say=len, **values):
-    model = make_tiny_model("llama")
+def train(output, *, model=None, resume=False, watches=(), say=len, **values):
+    values = {"steps": 4, "save_every": 1, "check": {"on_difference": "off"}, **values}
+    model = model or make_tiny_model("llama")
     config = make_config(output, **values)
     return run_training(model, SAMPLES, config, resume=resume, watches=watches, say=say)
 
@@ -115,25 +98,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(
         train(tmp_path / "out")
 
 
-def poison_in(step, model):
-    class Poisoner:
-        def __init__(self, outline):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *what):
-            pass
-
-        def tell(self, metrics):
-            if metrics.step == step:
-                with torch.no_grad():
-                    model.model.norm.weight.fill_(float("inf"))
-
-    return (Poisoner,)
-
-
 @pytest.mark.parametrize(
     ("step", "message"),
     [
@@ -146,37 +110,27 @@ def test_a_loss_that_is_not_finite_names_the_step_and_spares_the_checkpoints(
     tmp_path, step, message
 ):
     model = make_tiny_model("llama")
-    config = make_config(tmp_path / "out", steps=5, save_every=2)
+
+    @torch.no_grad()
+    def poison():
+        model.model.norm.weight.fill_(float("inf"))
+
     with pytest.raises(ValueError, match=message):
-        run_training(model, SAMPLES, config, watches=poison_in(step, model), say=len)
+        train(tmp_path / "out", model=model, steps=5, save_every=2, watches=after(step, poison))
     assert_only_whole(tmp_path / "out", [2] if step > 1 else [])
     assert not (tmp_path / "out" / "config.json").exists()
 
 
-def interrupt_in(step, times=1):
-    class Presser:
-        def __init__(self, outline):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *what):
-            pass
-
-        def tell(self, metrics):
-            if metrics.step == step:
-                for _ in range(times):
-                    os.kill(os.getpid(), signal.SIGINT)
-
-    return (Presser,)
+def press(times=1):
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_an_interruption_is_granted_after_the_step_with_a_checkpoint(tmp_path):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     said = []
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "out", save_every=None, watches=interrupt_in(2), say=said.append)
+        train(tmp_path / "out", save_every=None, watches=after(2, press), say=said.append)
     assert_only_whole(tmp_path / "out", [2])
     assert "once more stops at once" in said[-2]
     assert "interrupted after step 2" in said[-1]
@@ -189,7 +143,7 @@ def test_an_interruption_is_granted_after_the_step_with_a_checkpoint(tmp_path):
 def test_a_second_interruption_stops_at_once(tmp_path):
     said = []
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "out", watches=interrupt_in(2, times=2), say=said.append)
+        train(tmp_path / "out", watches=after(2, partial(press, 2)), say=said.append)
     assert_only_whole(tmp_path / "out", [1])
     assert "checkpoint-000001 is whole" in said[-1]
 

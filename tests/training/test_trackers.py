@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.training.runs import make_config
 from tests.training.test_display import metrics_of
 
 from treetrain.training import tracker_names
-from treetrain.training.config import TrainConfig
 from treetrain.training.observers import RunOutline
 from treetrain.training.tracker_names import TRACKER_NAMES, check_trackers
 from treetrain.training.trackers import TRACKERS, Trackers
@@ -44,17 +44,7 @@ def service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def watch(folder: Path, *names: str, start: int = 0) -> Trackers:
-    values = {
-        "model": {"path": "unused"},
-        "data": {"files": "unused"},
-        "output": str(folder),
-        "reduction": "token_mean",
-        "optimizer": {"lr": 1e-2},
-        "steps": 9,
-        "seed": 3,
-        "trackers": names,
-    }
-    config = TrainConfig.model_validate(values)
+    config = make_config(folder, steps=9, seed=3, trackers=names)
     return Trackers(RunOutline(folder, config, 9, start, [], {}, []))
 
 

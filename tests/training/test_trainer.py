@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
+from tests.training.runs import make_varied_samples
 
-from treetrain.data.sample import Sample
 from treetrain.models.prepare import prepare
 from treetrain.packing.budget import pack_batches
 from treetrain.testing.models import make_tiny_model
-from treetrain.testing.trees import tree_family
 from treetrain.training.config import OptimizerConfig, ScheduleConfig
 from treetrain.training.objective import Objective
 from treetrain.training.rows import cut_large, order_windows, pack_shuffled
@@ -18,19 +16,6 @@ from treetrain.verification.widened import Widened
 # An eps above rounding, so that AdamW's first steps are no signs of rounding errors.
 ADAMW = OptimizerConfig(lr=1e-2, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
 CONSTANT = ScheduleConfig()
-
-
-def make_samples():
-    rng = np.random.default_rng(0)
-    return [
-        Sample(
-            tokens,
-            rng.choice([0.0, 0.5, 1.0], len(tokens)),
-            group=number % 4,
-            trajectory=number % 3,
-        )
-        for number, tokens in enumerate(tree_family()["uneven"] + tree_family()["comb"])
-    ]
 
 
 def train_separately(model, windows, reduction, steps):
@@ -66,7 +51,7 @@ def test_several_steps_give_the_parameters_of_separate_training(
     reduction, max_tokens, accumulation, larger
 ):
     split = larger == "split"
-    batches = pack_batches(make_samples(), max_tokens=max_tokens, split_groups=split)
+    batches = pack_batches(make_varied_samples(4), max_tokens=max_tokens, split_groups=split)
     partitions = {} if split else cut_large(batches, max_tokens)
     assert split == (not partitions)
     model = make_tiny_model("qwen3", dtype=torch.float64)
@@ -99,7 +84,7 @@ def test_several_steps_give_the_parameters_of_separate_training(
 def run(seed, steps=3, **options):
     model = make_tiny_model("llama")
     prepare(model)
-    batches = pack_shuffled(make_samples(), max_tokens=30, seed=seed, split_groups=True)
+    batches = pack_shuffled(make_varied_samples(4), max_tokens=30, seed=seed, split_groups=True)
     found = train_steps(
         model,
         batches,
@@ -130,7 +115,7 @@ def test_loss_falls():
 def test_clipping_limits_the_step_and_reports_the_norm_before_it():
     model = make_tiny_model("llama")
     prepare(model)
-    batches = pack_batches(make_samples(), max_tokens=1000)
+    batches = pack_batches(make_varied_samples(4), max_tokens=1000)
     options = {"steps": 1, "optimizer": ADAMW, "schedule": CONSTANT}
     before = [parameter.detach().clone() for parameter in model.parameters()]
     (step,) = train_steps(model, batches, Objective("sum"), clip_norm=1e-9, **options)
@@ -141,7 +126,7 @@ def test_clipping_limits_the_step_and_reports_the_norm_before_it():
 
 
 def test_every_epoch_has_every_row_once_and_a_last_step_that_may_be_smaller():
-    batches = pack_batches(make_samples(), max_tokens=20)
+    batches = pack_batches(make_varied_samples(4), max_tokens=20)
     windows = order_windows(batches, 2, seed=3)
     per_epoch = -(-len(batches) // 2)
     orders = []
@@ -156,7 +141,7 @@ def test_every_epoch_has_every_row_once_and_a_last_step_that_may_be_smaller():
 def test_figures_of_a_step():
     model = make_tiny_model("llama")
     prepare(model)
-    samples = make_samples()
+    samples = make_varied_samples(4)
     batches = pack_batches(samples, max_tokens=20)
     schedule = ScheduleConfig(kind="linear", warmup_steps=1)
     found = list(
@@ -186,7 +171,7 @@ def test_a_loss_that_is_not_finite_stops_the_run():
         model.model.norm.weight.fill_(float("inf"))
     steps = train_steps(
         model,
-        pack_batches(make_samples(), max_tokens=1000),
+        pack_batches(make_varied_samples(4), max_tokens=1000),
         Objective("sum"),
         steps=1,
         optimizer=ADAMW,
@@ -202,7 +187,7 @@ def test_parameters_that_are_not_finite_after_the_last_step_stop_the_run():
     # Such an eps is 0 in float32, and so are gradients of tokens that are not in the data.
     steps = train_steps(
         model,
-        pack_batches(make_samples(), max_tokens=1000),
+        pack_batches(make_varied_samples(4), max_tokens=1000),
         Objective("token_mean"),
         steps=1,
         optimizer=OptimizerConfig(lr=1e-2, eps=1e-60),
