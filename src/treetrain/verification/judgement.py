@@ -68,54 +68,23 @@ class StepPair:
         Returns:
             The comparisons.
         """
-        both = self.tree, self.separate
+        tree, separate = self.tree, self.separate
+        logprobs = None if truth is None else truth.logprobs
+        gradients = None if truth is None else truth.gradients
         return Judgement(
-            compare_logprobs(judge, *both, truth=truth, name="logprobs"),
-            compare_losses(judge, *both, truth=truth, coefficients=self.coefficients),
-            compare_gradients(judge, *both, truth=truth, name="gradients"),
+            judge.compare("logprobs", tree.logprobs, separate.logprobs, truth=logprobs),
+            compare_losses(judge, tree, separate, truth=truth, coefficients=self.coefficients),
+            judge.compare("gradients", tree.gradients, separate.gradients, truth=gradients),
             compare_steps(
-                judge, *both, truth=truth, model=self.model, learning_rate=self.learning_rate
+                judge,
+                tree,
+                separate,
+                truth=truth,
+                model=self.model,
+                learning_rate=self.learning_rate,
             ),
-            compare_logprobs(judge, self.turned, self.separate, truth=truth, name="order"),
+            judge.compare("order", self.turned.logprobs, separate.logprobs, truth=logprobs),
         )
-
-
-def compare_logprobs(
-    judge: Judge, tree: StepResult, separate: StepResult, *, truth: StepResult | None, name: str
-) -> Comparison:
-    """Compare the log-probability of every token.
-
-    Args:
-        judge: the dtype's rule.
-        tree: the step on trees.
-        separate: the step on separate sequences.
-        truth: the step in float64, where the rule needs it.
-        name: what the comparison is called.
-
-    Returns:
-        The judgement.
-    """
-    right = None if truth is None else truth.logprobs
-    return judge.compare(name, tree.logprobs, separate.logprobs, truth=right)
-
-
-def compare_gradients(
-    judge: Judge, tree: StepResult, separate: StepResult, *, truth: StepResult | None, name: str
-) -> Comparison:
-    """Compare the gradient of every trainable parameter.
-
-    Args:
-        judge: the dtype's rule.
-        tree: the step on trees.
-        separate: the step on separate sequences.
-        truth: the step in float64, where the rule needs it.
-        name: what the comparison is called.
-
-    Returns:
-        The judgement; the tolerance is a part of the largest gradient of all.
-    """
-    right = None if truth is None else truth.gradients
-    return judge.compare(name, tree.gradients, separate.gradients, truth=right)
 
 
 def compare_losses(

@@ -30,7 +30,7 @@ from treetrain.verification.baseline import Outcome, loss_coefficients
 from treetrain.verification.both_ways import Progress, StepResult, StepWork
 from treetrain.verification.comparison import TOLERANCES, Comparison, Judge
 from treetrain.verification.equivalence import Report, WorstToken
-from treetrain.verification.judgement import StepPair, compare_gradients, compare_logprobs
+from treetrain.verification.judgement import StepPair
 from treetrain.verification.leaks import LeakCheck, check_changes, find_changes
 from treetrain.verification.reach import find_reach
 from treetrain.verification.restore import temporarily_prepared, unchanged
@@ -221,8 +221,8 @@ def _run_in_float64(
         tree = work.run_tree(handle, "float64 tree")
     judge = Judge(TOLERANCES[torch.float64], targets)
     return truth, (
-        compare_logprobs(judge, tree, truth, truth=None, name="float64 logprobs"),
-        compare_gradients(judge, tree, truth, truth=None, name="float64 gradients"),
+        judge.compare("float64 logprobs", tree.logprobs, truth.logprobs),
+        judge.compare("float64 gradients", tree.gradients, truth.gradients),
     )
 
 
