@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from treetrain.errors import UnsupportedModelError
 from treetrain.models.prepare import prepare
+from treetrain.testing.models import make_tiny_model
 
-SIZES = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -44,10 +32,7 @@ HYBRID = {
 
 
 def check_refused(kind: str, values: dict[str, object]) -> None:
-    config = AutoConfig.for_model(kind, **{**SIZES, **values})
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config).eval()
+    model = make_tiny_model(kind, **values)
     before = model(input_ids=torch.tensor([[5, 6, 7]]), use_cache=False).logits
     with pytest.raises(UnsupportedModelError, match=r"train .* on separate sequences") as told:
         prepare(model)

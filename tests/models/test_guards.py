@@ -11,14 +11,9 @@ from tests.models.baseline import check_equal, gradients, logits_alone, logits_o
 from torch import nn
 from transformers import (
     DynamicCache,
-    Gemma3nForCausalLM,
-    Gemma3nTextConfig,
-    Llama4ForCausalLM,
-    Llama4TextConfig,
     LlamaForCausalLM,
     LlamaModel,
-    OPTConfig,
-    OPTForCausalLM,
+    PreTrainedModel,
 )
 
 from treetrain.errors import UnsupportedModelError
@@ -30,19 +25,6 @@ from treetrain.packing.packed_tree import pack_tree
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import worked_example
 from treetrain.tree.build import build_prefix_tree
-
-SIZES: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 
 
 def double(module: nn.Module, inputs: Any, output: Any) -> Any:
@@ -149,8 +131,7 @@ def test_a_hook_of_the_output_layer_with_a_parameter_of_its_own_is_refused() -> 
 
 
 def test_a_decoder_is_found_where_transformers_says_another_name() -> None:
-    text = Llama4TextConfig(**SIZES, intermediate_size_mlp=48, num_local_experts=2)
-    model = Llama4ForCausalLM(text)
+    model = make_tiny_model("llama4_text", num_local_experts=2)
     assert prepare(model).decoder is model.model
 
 
@@ -159,22 +140,16 @@ def test_a_decoder_alone_is_sent_to_the_loader_of_language_models() -> None:
         prepare(LlamaModel(make_tiny_model("llama").config))
 
 
-def make_sharing_model(*, shared: int, reentrant: bool | None) -> Gemma3nForCausalLM:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = Gemma3nForCausalLM(
-            Gemma3nTextConfig(
-                **SIZES,
-                num_kv_shared_layers=shared,
-                vocab_size_per_layer_input=64,
-                hidden_size_per_layer_input=8,
-                laurel_rank=4,
-                altup_num_inputs=2,
-                sliding_window=4,
-                layer_types=["sliding_attention", "full_attention"] * 2,
-                activation_sparsity_pattern=[0.0] * 4,
-            )
-        )
+def make_sharing_model(*, shared: int, reentrant: bool | None) -> PreTrainedModel:
+    model = make_tiny_model(
+        "gemma3n_text",
+        num_kv_shared_layers=shared,
+        laurel_rank=4,
+        altup_num_inputs=2,
+        hidden_size_per_layer_input=8,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        activation_sparsity_pattern=[0.0] * 4,
+    )
     if reentrant is not None:
         model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     return model.train()
@@ -210,15 +185,7 @@ def test_shared_keys_under_reentrant_checkpointing_are_refused_in_training_only(
 
 
 def test_layers_left_out_at_random_are_named() -> None:
-    config = OPTConfig(
-        **{name: value for name, value in SIZES.items() if name != "intermediate_size"},
-        ffn_dim=48,
-        word_embed_proj_dim=32,
-        dropout=0.0,
-        attention_dropout=0.0,
-        layerdrop=0.5,
-    )
-    model = OPTForCausalLM(config).train()
+    model = make_tiny_model("opt", layerdrop=0.5).train()
     prepared = prepare(model)
     packed = pack_tree(build_prefix_tree(worked_example()))
     with pytest.raises(UnsupportedModelError, match=r"layerdrop is 0\.5.*layerdrop = 0"):
