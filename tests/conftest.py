@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -24,3 +26,15 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real inputs: {folder} is missing, set TREETRAIN_SHARED_DATA")
     return folder
+
+
+@pytest.fixture
+def write_rows(tmp_path: Path) -> Any:
+    """Writes rows as JSON lines."""
+
+    def write(*rows: Any, name: str = "data.jsonl") -> Path:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return path
+
+    return write

@@ -7,16 +7,9 @@ import pytest
 
 from treetrain.cli.main import main
 from treetrain.data.rows import read_samples
+from treetrain.testing.trees import worked_example
 
-ROWS = [[1, 2, 3, 4, 5], [1, 2, 3, 6, 7], [1, 2, 3, 6, 7, 8, 9]]
 CALL = {"function": {"name": "water", "arguments": "{}"}}
-
-
-@pytest.fixture
-def ids(tmp_path: Path) -> Path:
-    path = tmp_path / "ids.jsonl"
-    path.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in ROWS), "utf-8")
-    return path
 
 
 @pytest.fixture
@@ -45,7 +38,7 @@ def test_rows_of_token_ids_say_what_they_lose(ids, capsys):
     assert main(["convert", str(tree), str(flat), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["sequences"], found["trees"], found["sources_left_out"]) == (3, None, 3)
-    assert [sample.tokens.tolist() for sample in read_samples(flat)] == ROWS
+    assert [sample.tokens.tolist() for sample in read_samples(flat)] == worked_example()
 
 
 def test_an_inspection_of_trees_is_that_of_the_rows(ids, capsys):
@@ -85,13 +78,12 @@ def test_a_file_is_replaced_only_when_asked_for(ids, capsys):
 
 def test_a_file_may_be_converted_in_its_place(ids):
     assert main(["convert", str(ids), str(ids), "--overwrite"]) == 0
-    assert [sample.tokens.tolist() for sample in read_samples(ids)] == ROWS
+    assert [sample.tokens.tolist() for sample in read_samples(ids)] == worked_example()
 
 
-def test_nothing_is_left_where_writing_fails(tmp_path, capsys):
-    path, out = tmp_path / "ids.jsonl", tmp_path / "out.tree.jsonl"
-    rows = [{"input_ids": [1], "keys": [1]}, {"input_ids": [1]}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+def test_nothing_is_left_where_writing_fails(tmp_path, write_rows, capsys):
+    path = write_rows({"input_ids": [1], "keys": [1]}, {"input_ids": [1]}, name="ids.jsonl")
+    out = tmp_path / "out.tree.jsonl"
     out.write_text("precious")
     assert main(["convert", str(path), str(out), "--overwrite"]) == 2
     assert "must all have keys or none" in capsys.readouterr().err

@@ -26,19 +26,9 @@ KEYS = {
     "pays",
 }
 
-ROWS = [[1, 2, 3, 4, 5], [1, 2, 3, 6, 7], [1, 2, 3, 6, 7, 8, 9]]
-
 
 @pytest.fixture
-def ids(tmp_path: Path) -> Path:
-    path = tmp_path / "ids.jsonl"
-    path.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in ROWS), "utf-8")
-    return path
-
-
-@pytest.fixture
-def talks(tmp_path: Path) -> Path:
-    path = tmp_path / "talks.jsonl"
+def talks(write_rows: Any) -> Path:
     rows = [
         {
             "kind": kind,
@@ -53,8 +43,7 @@ def talks(tmp_path: Path) -> Path:
         for kind in ("one", "two")
         for answer in ("done", "not yet")
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
+    return write_rows(*rows, name="talks.jsonl")
 
 
 def inspect_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -144,12 +133,11 @@ def test_columns_of_ratios_are_named_as_ratios(ids, capsys):
     assert values == [f"{17 / 9:.2f}", f"{58 / 37:.2f}", f"{bound:.2f}", "8"]
 
 
-def test_text_says_whether_it_pays_and_why(tmp_path, ids, capsys):
+def test_text_says_whether_it_pays_and_why(write_rows, ids, capsys):
     main(["inspect", str(ids)])
     assert capsys.readouterr().out.strip().splitlines()[-1].startswith("pays: ")
-    little = tmp_path / "little.jsonl"
     rows = [[1] * 5 + list(range(100 * n + 2, 100 * n + 52)) for n in range(2)]
-    little.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows), "utf-8")
+    little = write_rows(*({"input_ids": row} for row in rows), name="little.jsonl")
     main(["inspect", str(little)])
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert last.startswith("does not pay: ")

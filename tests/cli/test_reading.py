@@ -17,10 +17,8 @@ FIRST = "skipped rows.jsonl:2: field 'input_ids[1]' must be a valid integer, got
 
 
 @pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return path
+def file(write_rows):
+    return write_rows(*ROWS, name="rows.jsonl")
 
 
 VERBS = {

@@ -20,10 +20,8 @@ ROWS = [
 
 
 @pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return str(path)
+def file(write_rows):
+    return str(write_rows(*ROWS, name="rows.jsonl"))
 
 
 def run_json(capsys, *arguments):

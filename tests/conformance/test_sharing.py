@@ -34,22 +34,21 @@ class Letters:
 
 @pytest.mark.parametrize("place", [1, 500, 998])
 def test_ids_that_differ_within_equal_text_part_there_and_the_report_says_where(
-    tmp_path, capsys, monkeypatch, place
+    write_rows, capsys, monkeypatch, place
 ):
     """Case 20. Source: THUDM/slime#2288."""
     letters = [97 + number % 26 for number in range(1000)]
     pair = chr(letters[place]) + chr(letters[place + 1])
     # As one sampled it, and as its text was encoded again.
     sampled = [*letters[:place], 127, *letters[place + 2 :]]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in (letters, sampled)))
+    path = write_rows({"input_ids": letters}, {"input_ids": sampled})
     tree = pack(read_samples(path)).tree
     assert int(tree.node_lengths[0]) == place
     assert tree.num_tokens == 1000 + 999 - place
     monkeypatch.setattr("treetrain.cli.tokenizers.load_tokenizer", lambda name: Letters(pair))
     assert main(["inspect", str(path), "--tokenizer", "letters", "--json"]) == 0
     [parting] = json.loads(capsys.readouterr().out)["partings"]
-    assert (parting["depth"], parting["source"]) == (place, "rows.jsonl:2")
+    assert (parting["depth"], parting["source"]) == (place, "data.jsonl:2")
     assert (parting["branch"][0], parting["sibling"][:2]) == (127, letters[place : place + 2])
     # The pieces are told apart as ids, since their text is the same.
     branch, sibling = parting["text"]["branch"], parting["text"]["sibling"]
@@ -58,7 +57,7 @@ def test_ids_that_differ_within_equal_text_part_there_and_the_report_says_where(
     assert main(["inspect", str(path), "--tokenizer", "letters"]) == 0
     said = capsys.readouterr().out
     assert f"1 branch: {999 - place} token" in said
-    assert f"at depth {place} of rows.jsonl:2" in said
+    assert f"at depth {place} of data.jsonl:2" in said
     assert repr(branch) in said
 
 
@@ -78,12 +77,11 @@ def test_tokens_that_took_different_experts_are_not_merged():
     assert verify(make_tiny_model("qwen3_moe"), samples).equal
 
 
-def test_sharing_of_a_twentieth_is_said_not_to_pay_with_its_figures(tmp_path, capsys):
+def test_sharing_of_a_twentieth_is_said_not_to_pay_with_its_figures(write_rows, capsys):
     """Case 22. Source: treegrpo of verl, whose speed was 0.7 of separate training's."""
     fresh = np.arange(1000, 2000)
     rows = [[*range(20), *fresh[190 * n : 190 * n + 190].tolist()] for n in range(2)]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
+    path = write_rows(*({"input_ids": row} for row in rows))
     assert main(["inspect", str(path)]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
     found = inspect_samples([Sample(row) for row in rows])

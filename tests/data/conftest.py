@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,15 +82,3 @@ def templates() -> SimpleNamespace:
         strict=STRICT,
         no_closing=NO_CLOSING,
     )
-
-
-@pytest.fixture
-def write_rows(tmp_path) -> Any:
-    """Writes rows to `data.jsonl`."""
-
-    def write(*rows: Any) -> Path:
-        path = tmp_path / "data.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        return path
-
-    return write

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tree.paths import paths_of
 
 from treetrain.testing.trees import random_forest, tree_family
 from treetrain.tree.build import build_prefix_tree
@@ -16,18 +17,8 @@ from treetrain.tree.prefix_tree import PrefixTree
 SEQUENCES = st.lists(st.lists(st.integers(0, 1), max_size=9), min_size=1, max_size=9)
 
 
-def ancestors_of(tree: PrefixTree) -> list[list[int]]:
-    """Packed indices on the way from a root to each token, itself included, from the sequences."""
-    paths: list[list[int]] = [[] for _ in range(tree.num_tokens)]
-    for sequence in range(tree.num_sequences):
-        path = tree.positions(sequence).tolist()
-        for place, token in enumerate(path):
-            paths[token] = path[: place + 1]
-    return paths
-
-
 def check_contexts(tree: PrefixTree, partitions: Partitions) -> None:
-    ancestors = ancestors_of(tree)
+    ancestors = paths_of(tree)
     owners = partitions.node_partitions[partitions.tree.token_nodes]
     for index in range(partitions.num_partitions):
         context, places = context_tree(partitions, index)

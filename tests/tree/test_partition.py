@@ -11,6 +11,7 @@ import pytest
 from benchmarks import shapes
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tree.paths import paths_of
 
 from treetrain.errors import CapacityError
 from treetrain.testing.trees import random_forest, tree_family
@@ -22,16 +23,6 @@ from treetrain.tree.prefix_tree import PrefixTree
 SEQUENCES = st.lists(st.lists(st.integers(0, 1), max_size=9), min_size=1, max_size=9)
 CAPACITIES = st.integers(1, 12)
 LIMITS = st.none() | st.integers(1, 6)
-
-
-def paths_of(tree: PrefixTree) -> list[list[int]]:
-    """Packed indices on the way from a root to each token, itself included, from the sequences."""
-    paths: list[list[int]] = [[] for _ in range(tree.num_tokens)]
-    for sequence in range(tree.num_sequences):
-        path = tree.positions(sequence).tolist()
-        for place, token in enumerate(path):
-            paths[token] = path[: place + 1]
-    return paths
 
 
 def owners_of(partitions: Partitions) -> list[int]:
