@@ -9,13 +9,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from treetrain.cli import tokenizers
 from treetrain.cli.main import main
-from treetrain.demo import stages
+from treetrain.demo.plans import PLANS
 
 
 @pytest.fixture(autouse=True)
 def short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(
-        stages.PLANS["small"],
+        PLANS["small"],
         tasks=2,
         trials=1,
         steps=4,
@@ -23,7 +23,7 @@ def short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
         measured_tokens=2000,
         rounds=1,
     )
-    monkeypatch.setitem(stages.PLANS, "small", plan)
+    monkeypatch.setitem(PLANS, "small", plan)
 
 
 def test_demo_goes_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ from treetrain.data.sample import Sample
 from treetrain.demo.make_tokenizer import END
 from treetrain.demo.measure import Timing, separate_step, time_interleaved, tree_step
 from treetrain.demo.models import make_small_model
-from treetrain.demo.stages import Plan, by_task, cut, generate, measure, train
+from treetrain.demo.plans import Plan
+from treetrain.demo.stages import by_task, cut, generate, measure, train
 from treetrain.models.prepare import prepare
 from treetrain.models.shape import measure_shape
 from treetrain.testing.models import make_tiny_model

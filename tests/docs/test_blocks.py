@@ -11,7 +11,8 @@ from tests.docs.blocks import Block, find_difference, read_blocks, said_prints
 from treetrain.cli.main import main
 from treetrain.data.rows import read_samples
 from treetrain.demo.models import make_small_model
-from treetrain.demo.stages import PLANS, generate
+from treetrain.demo.plans import PLANS
+from treetrain.demo.stages import generate
 from treetrain.training.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     from treetrain.data.rows import read_samples_with_report
     from treetrain.demo import lines, models, stages
+    from treetrain.demo.plans import PLANS
     from treetrain.models.prepare import prepare
     from treetrain.models.shape import measure_shape
     from treetrain.report.inspection import inspect_samples
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
     start = perf_counter()
     out = lines.StageLines(silent=args.json)
-    plan = stages.PLANS[args.model]
+    plan = PLANS[args.model]
     out.working("loading the model")
     if args.model == "small":
         model, tokenizer = models.make_small_model(args.seed)

@@ -6,7 +6,6 @@ apart and checked beforehand is `prepare`'s affair.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
@@ -23,7 +22,7 @@ from treetrain.models.adapters import (
     read_adapters,
     read_rates,
 )
-from treetrain.models.attached import Attached, check_attached, read_attached, remove_pre_hook
+from treetrain.models.attached import remove_pre_hook
 from treetrain.models.before_head import BeforeHead
 from treetrain.models.dense_mask import check_reach, make_dense_mask
 from treetrain.models.gateways import Gateways, check_gateways
@@ -60,6 +59,7 @@ from treetrain.models.self_check import (
     make_check_sequences,
     uncompiled,
 )
+from treetrain.models.snapshot import Snapshot, take_snapshot
 from treetrain.models.wrappers import unwrap_model
 from treetrain.packing.packed_tree import PackedTree
 
@@ -97,9 +97,7 @@ class PreparedModel:
         self.head = head
         self.positions = positions
         self.layers = layers
-        self._settings = _read_settings(model)
-        self._parts = self._read_parts()
-        self._attached = self._read_attached()
+        self._snapshot = self._take_snapshot()
         self._random_in_training: dict[Hashable, bool] = {}
         self._heads_checked = {read_adapters(model)}
         self._originals: list[tuple[object, str | None]] | None = None
@@ -162,31 +160,13 @@ class PreparedModel:
             )
         if find_output_layer(self.model, self.head) is not self.head.layer:
             raise ValueError("the model's output layer was replaced; call prepare(model) again")
-        if self._read_parts() != self._parts:
-            raise ValueError(
-                f"parts of {type(self.model).__name__} beside its decoder's layers were replaced; "
-                "call prepare(model) again"
-            )
-        if (settings := _read_settings(self.model)) != self._settings:
-            changed = [name for name in settings if settings[name] != self._settings[name]]
-            raise ValueError(f"config.{changed[0]} was changed; call prepare(model) again")
-        check_attached(self._attached, self._read_attached())
+        self._snapshot.check(self._take_snapshot(), type(self.model).__name__)
         check_embeddings(self.decoder)
 
-    def _read_attached(self) -> Attached:
-        parts = {"decoder": self.decoder, "output layer": self.head.layer}
-        if self.before_head.module is not None:
-            for name, child in self.model.named_children():
-                inside = set(child.modules())
-                if self.before_head.module in inside and self.decoder not in inside:
-                    parts[name] = child
-        return read_attached(parts, self.layers)
-
-    def _read_parts(self) -> list[nn.Module]:
-        """Which modules stand around the decoder; adapters inside it may come and go."""
-        inside = {*self.decoder.modules(), *self.head.layer.modules()}
-        inside -= {self.decoder, self.head.layer}
-        return [part for part in self.model.modules() if part not in inside]
+    def _take_snapshot(self) -> Snapshot:
+        return take_snapshot(
+            self.model, self.decoder, self.layers, head=self.head, before_head=self.before_head
+        )
 
     def _check_head(self, hidden: Tensor) -> None:
         """Look again for parameters outside the output layer where other adapters are on."""
@@ -366,11 +346,3 @@ def find_prepared(model: nn.Module) -> PreparedModel:
             "treetrain.prepare(model) first"
         )
     return prepared
-
-
-def _read_settings(model: PreTrainedModel) -> dict[str, object]:
-    """Config values that `prepare` has acted on."""
-    config = model.config.get_text_config()
-    names = ("sliding_window", "attention_chunk_size", "layer_types", "final_logit_softcapping")
-    names += ("logit_scale", "logits_scaling", "is_causal")
-    return {name: copy.copy(getattr(config, name, None)) for name in names}

@@ -1,9 +1,8 @@
 """Models without values, which compute shapes alone: what memory is measured on.
 
 A model is laid out from its config, or copied from a loaded one, on torch's meta device: no byte of
-weights is held. On the way to the CPU its tensors become fake ones that say they are there, so that
-the CPU's kernels are chosen; the meta device itself stands for every other device. Whether a model
-can be trained on trees is not asked here; `prepare` and `check_config` do.
+weights is held. `valueless_tensors` makes its tensors. Whether a model can be trained on trees is
+not asked here; `prepare` and `check_config` do.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -36,9 +34,9 @@ from treetrain.models.implementation import using_implementation
 from treetrain.models.positions import Positions
 from treetrain.models.prepared import PreparedModel
 from treetrain.models.text_call import find_decoder
+from treetrain.models.valueless_tensors import drop_values, empty_like
 
 _WATCHING = "treetrain_watching"
-_EXPERTS = "treetrain_valueless"
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ def lay_out(
         config._attn_implementation = None  # that of a prepared model
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
-    fakes = _move(model.eval(), host)
+    fakes = drop_values(model.eval(), host)
     with contextlib.nullcontext() if fakes is None else fakes:
         called, sizes = _watch(model, model)
         decoder = find_decoder(model, called)
@@ -150,44 +148,15 @@ def copy_without_values(prepared: PreparedModel, *, host: bool) -> ValuelessMode
     for module in prepared.model.modules():
         for value in [*module._parameters.values(), *module._buffers.values()]:
             if value is not None and id(value) not in known:
-                known[id(value)] = _empty_like(value, "meta")
+                known[id(value)] = empty_like(value, "meta")
         for value in vars(module).values():
             if isinstance(value, Tensor) and id(value) not in known:
-                known[id(value)] = _empty_like(value, "meta")
+                known[id(value)] = empty_like(value, "meta")
     twin = copy.deepcopy(prepared, known)
-    fakes = _move(twin.model, host)
+    fakes = drop_values(twin.model, host)
     with contextlib.nullcontext() if fakes is None else fakes:
         _, sizes = _watch(twin.model, twin.decoder)
     return ValuelessModel(twin, sizes, twin.model.device, fakes)
-
-
-def _move(model: PreTrainedModel, host: bool) -> FakeTensorMode | None:
-    """Replace experts that ask for values, and, for the CPU, meta tensors by fake ones."""
-    _replace_experts(model)
-    if not host:
-        return None
-    fakes = FakeTensorMode(allow_non_fake_inputs=True)
-    made: dict[int, Tensor] = {}
-    with fakes:
-        for module in model.modules():
-            kinds: Any = (module._parameters, module._buffers)
-            for kind in kinds:
-                for name, value in kind.items():
-                    if value is not None:
-                        if id(value) not in made:
-                            made[id(value)] = _empty_like(value, "cpu")
-                        kind[name] = made[id(value)]
-            for name, value in vars(module).items():
-                if isinstance(value, Tensor):
-                    setattr(module, name, made.setdefault(id(value), _empty_like(value, "cpu")))
-    return fakes
-
-
-def _empty_like(value: Tensor, device: str) -> Tensor:
-    empty = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=device)
-    if isinstance(value, nn.Parameter):
-        return nn.Parameter(empty, requires_grad=value.requires_grad)
-    return empty
 
 
 def _watch(
@@ -269,36 +238,3 @@ def _name_head(model: PreTrainedModel) -> Head:
             "AutoModelForCausalLM"
         )
     return Head(layer, softcap=next(iter(find_caps(model)), None))
-
-
-def _replace_experts(model: PreTrainedModel) -> None:
-    """Let experts that loop over those with tokens be computed in one call, which asks for none.
-
-    Both keep the same rows for the backward pass, one for each token and expert.
-    """
-    from transformers.integrations import moe
-
-    grouped = getattr(moe, "grouped_mm_experts_forward", None)
-    registry = getattr(moe, "ExpertsInterface", None)
-    if grouped is None or registry is None:
-        return
-    if _EXPERTS not in registry._global_mapping:
-        names = {**vars(moe), "_grouped_linear": _grouped_linear}
-        registry.register(_EXPERTS, FunctionType(grouped.__code__, names))
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if hasattr(config, "_experts_implementation"):
-            config._experts_implementation_internal = _EXPERTS
-
-
-def _grouped_linear(
-    rows: Tensor,
-    weight: Tensor,
-    offs: Tensor,
-    bias: Tensor | None = None,
-    is_transposed: bool = False,
-) -> Tensor:
-    """As transformers', in the one operation that takes any dtype without values."""
-    weight = weight if is_transposed else weight.transpose(-2, -1)
-    output = torch.ops.transformers.grouped_mm_fallback(rows.to(weight.dtype), weight, offs)
-    return output if bias is None else output.add_(bias)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from treetrain.models.guards import is_checkpointing
+from treetrain.models.named_routers import list_routers
 from treetrain.models.prepared import PreparedModel
-from treetrain.models.routers import list_routers
 from treetrain.packing.batch import Batch
 from treetrain.packing.joined_parts import JoinedParts, join_parts
 from treetrain.packing.parts import BatchPart

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from treetrain.partitioning.estimate import MemoryEstimate
+from treetrain.partitioning.memory_estimate import MemoryEstimate
 from treetrain.partitioning.modes import Mode
 from treetrain.tree.partition import Partitions
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -20,9 +19,7 @@ from treetrain.errors import (
     check_type,
 )
 from treetrain.losses.reductions import Reduction
-from treetrain.models.prepare import prepare
 from treetrain.models.prepared import PreparedModel
-from treetrain.models.quantised import find_quantised
 from treetrain.models.score import ScoreHead
 from treetrain.models.wrappers import unwrap_model
 from treetrain.packing.batch import as_samples
@@ -34,6 +31,7 @@ from treetrain.verification.judgement import StepPair
 from treetrain.verification.leaks import LeakCheck, check_changes, find_changes
 from treetrain.verification.reach import find_reach
 from treetrain.verification.restore import temporarily_prepared, unchanged
+from treetrain.verification.truth import computed_dtype, run_in_float64
 from treetrain.verification.widened import widen
 
 
@@ -137,7 +135,7 @@ def _check(
     changes: int,
 ) -> Report:
     model, samples = prepared.model, work.samples
-    dtype = _computed_dtype(model)
+    dtype = computed_dtype(model)
     allowed = TOLERANCES.get(dtype) if tolerance is None else tolerance
     if allowed is None and truth is False:
         raise ValueError(
@@ -166,7 +164,7 @@ def _check(
     unsure = truth is None and tolerance is None and dtype != torch.float64
     if found is None or (unsure and not found.passes):
         try:
-            right, structure = _run_in_float64(prepared, work, targets)
+            right, structure = run_in_float64(prepared, work, targets)
             found = both.judge(Judge(None, targets), right)
         except UnsupportedModelError:
             # What differs already is not made right by a twin that is refused.
@@ -195,34 +193,6 @@ def _check(
         learning_rate=learning_rate,
         worst_token=_worst_token(samples, found.logprobs),
         worst_parameter=None if gradients.worst is None else gradients.worst.name,
-    )
-
-
-def _run_in_float64(
-    prepared: PreparedModel, work: StepWork, targets: int
-) -> tuple[StepResult, tuple[Comparison, ...]]:
-    """The truth that a narrow dtype is judged by, and the same trees against it."""
-    if quantised := find_quantised(prepared.model):
-        raise UnsupportedModelError(
-            f"{quantised[0][0]} holds quantised weights, of which there is no float64 copy "
-            f"to judge {_computed_dtype(prepared.model)} by; call "
-            "verify(..., truth=False, tolerance=...) with the difference that is "
-            "allowed, as a part of the largest value"
-        )
-    with prepared.undone():
-        twin = copy.deepcopy(prepared.model).double()
-    # Kernels that compute experts in groups exist for narrow dtypes only.
-    if hasattr(twin, "set_experts_implementation"):
-        twin.set_experts_implementation("eager")
-    backends = prepared.backends
-    with torch.autocast(twin.device.type, enabled=False), widen(twin):
-        handle = prepare(twin, backends[0] if len(backends) == 1 else "auto")
-        truth = work.run_separately(handle, "float64 separate")
-        tree = work.run_tree(handle, "float64 tree")
-    judge = Judge(TOLERANCES[torch.float64], targets)
-    return truth, (
-        judge.compare("float64 logprobs", tree.logprobs, truth.logprobs),
-        judge.compare("float64 gradients", tree.gradients, truth.gradients),
     )
 
 
@@ -257,13 +227,6 @@ def _worst_token(samples: Sequence[Sample], logprobs: Comparison) -> WorstToken 
         separate=logprobs.worst.separate,
         tree=logprobs.worst.tree,
     )
-
-
-def _computed_dtype(model: nn.Module) -> torch.dtype:
-    parameter = next(model.parameters())
-    if torch.is_autocast_enabled(parameter.device.type):
-        return torch.get_autocast_dtype(parameter.device.type)
-    return parameter.dtype
 
 
 def _check_language_model(prepared: PreparedModel) -> None:
