@@ -16,8 +16,11 @@ from treetrain.training.checkpoint_folders import find_checkpoints
 from treetrain.training.run import run_training
 from treetrain.training.settings import LoraConfig
 
-SAMPLES = make_varied_samples(5)
 LORA = LoraConfig(r=2, alpha=4)  # pyright: ignore[reportCallIssue]
+
+
+def make_samples():
+    return make_varied_samples(5)
 
 
 def make_config(output, **values):
@@ -134,15 +137,16 @@ def kill_in(step):
     ],
 )
 def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(tmp_path, settings, kind):
+    samples = make_samples()
     unbroken = tmp_path / "unbroken"
-    run_training(make_model(**kind), SAMPLES, make_config(unbroken, **settings), say=len)
+    run_training(make_model(**kind), samples, make_config(unbroken, **settings), say=len)
     broken = tmp_path / "broken"
     config = make_config(broken, **settings)
     for step, resume in ((2, False), (4, True)):
         with pytest.raises(Killed):
             run_training(
                 make_model(**kind),
-                SAMPLES,
+                samples,
                 config,
                 resume=resume,
                 watches=kill_in(step),
@@ -152,7 +156,7 @@ def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(tmp_path, settings,
         assert [path.name for path in find_checkpoints(broken)][-1] == f"checkpoint-{step - 1:06d}"
     torch.rand(5)
     said = []
-    done = run_training(make_model(**kind), SAMPLES, config, resume=True, say=said.append)
+    done = run_training(make_model(**kind), samples, config, resume=True, say=said.append)
     assert [metrics.step for metrics in done] == [4, 5]
     assert any("resumed from checkpoint-000003: 3 of 5 steps done" in line for line in said)
     assert_equal_runs(unbroken, broken)
@@ -160,10 +164,10 @@ def test_a_resumed_run_ends_with_the_bits_of_an_unbroken_one(tmp_path, settings,
 
 def test_a_finished_run_that_is_resumed_stays_what_it_is(tmp_path):
     config = make_config(tmp_path / "out", steps=2)
-    run_training(make_model(), SAMPLES, config, say=len)
+    run_training(make_model(), make_samples(), config, say=len)
     before = saved_files(tmp_path / "out")
     said = []
-    assert run_training(make_model(), SAMPLES, config, resume=True, say=said.append) == []
+    assert run_training(make_model(), make_samples(), config, resume=True, say=said.append) == []
     after = saved_files(tmp_path / "out")["model.safetensors"]
     assert all(torch.equal(after[key], value) for key, value in before["model.safetensors"].items())
     assert "no step was left to train" in said[-1]
@@ -172,71 +176,71 @@ def test_a_finished_run_that_is_resumed_stays_what_it_is(tmp_path):
 def test_a_run_with_a_constant_rate_may_be_made_longer(tmp_path):
     options = {"schedule": {"kind": "constant", "warmup_steps": 2}}
     config = make_config(tmp_path / "short", steps=3, **options)
-    run_training(make_model(), SAMPLES, config, say=len)
+    run_training(make_model(), make_samples(), config, say=len)
     longer = make_config(tmp_path / "short", steps=5, **options)
-    run_training(make_model(), SAMPLES, longer, resume=True, say=len)
+    run_training(make_model(), make_samples(), longer, resume=True, say=len)
     at_once = make_config(tmp_path / "long", steps=5, **options)
-    run_training(make_model(), SAMPLES, at_once, say=len)
+    run_training(make_model(), make_samples(), at_once, say=len)
     assert_equal_runs(tmp_path / "long", tmp_path / "short")
 
 
 def test_another_configuration_or_other_data_are_refused_key_by_key(tmp_path):
-    run_training(make_model(), SAMPLES, make_config(tmp_path / "out", steps=2), say=len)
+    run_training(make_model(), make_samples(), make_config(tmp_path / "out", steps=2), say=len)
 
     def resume(samples, **values):
         config = make_config(tmp_path / "out", **{"steps": 2, **values})
         run_training(make_model(), samples, config, resume=True, say=len)
 
     with pytest.raises(ValueError, match=r"\(there -> here\): optimizer\.lr: 0\.01 -> 0\.02; seed"):
-        resume(SAMPLES, optimizer={"lr": 2e-2, "weight_decay": 0.1}, seed=4)
+        resume(make_samples(), optimizer={"lr": 2e-2, "weight_decay": 0.1}, seed=4)
     with pytest.raises(ValueError, match=r"here\): steps: 2 -> 3"):
-        resume(SAMPLES, steps=3)
+        resume(make_samples(), steps=3)
     with pytest.raises(
         ValueError, match=r"here\): data\.sequences: \d+ -> \d+; data\.flat_tokens: \d+ -> \d+$"
     ):
-        resume(SAMPLES[1:])
-    samples = list(SAMPLES)
+        resume(make_samples()[1:])
+    samples = make_samples()
     samples[2] = Sample(samples[2].tokens, [1.0] * len(samples[2]), group=2, trajectory=2)
     with pytest.raises(
         ValueError, match=r"here\): data\.weights: other values; data\.advantage: o"
     ):
         resume(samples)
     # What changes nothing that is computed may change, the place of the files too.
-    resume(SAMPLES, data={"files": "elsewhere"}, keep_last=1, save_every=5)
+    resume(make_samples(), data={"files": "elsewhere"}, keep_last=1, save_every=5)
     assert len(find_checkpoints(tmp_path / "out")) == 2
 
 
 def test_a_checkpoint_that_was_cut_short_is_refused_by_the_name_of_its_file(tmp_path):
     config = make_config(tmp_path / "out", steps=2)
-    run_training(make_model(), SAMPLES, config, say=len)
+    run_training(make_model(), make_samples(), config, say=len)
     last = find_checkpoints(tmp_path / "out")[-1]
     for name in ("model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"):
         whole = (last / name).read_bytes()
         (last / name).write_bytes(whole[:-1])
         with pytest.raises(ValueError, match=rf"000002/{name}: must have [\d,]+ bytes, got"):
-            run_training(make_model(), SAMPLES, config, resume=True, say=len)
+            run_training(make_model(), make_samples(), config, resume=True, say=len)
         (last / name).unlink()
         with pytest.raises(
             ValueError, match=rf"{name}: must be a file of .* bytes, got none; move"
         ):
-            run_training(make_model(), SAMPLES, config, resume=True, say=len)
+            run_training(make_model(), make_samples(), config, resume=True, say=len)
         (last / name).write_bytes(whole)
     # The way out that the message names.
     shutil.move(last, tmp_path / "away")
-    done = run_training(make_model(), SAMPLES, config, resume=True, say=len)
+    done = run_training(make_model(), make_samples(), config, resume=True, say=len)
     assert [metrics.step for metrics in done] == [2]
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     config = make_config(tmp_path / "out", steps=1)
-    run_training(make_model(), SAMPLES, config, say=len)
+    run_training(make_model(), make_samples(), config, say=len)
     with pytest.raises(ValueError, match=r"must be a checkpoint of this run's model, got"):
-        run_training(make_model(family="qwen3"), SAMPLES, config, resume=True, say=len)
+        run_training(make_model(family="qwen3"), make_samples(), config, resume=True, say=len)
 
 
 def test_a_pickle_in_a_checkpoint_runs_no_code(tmp_path):
     config = make_config(tmp_path / "out", steps=1)
-    run_training(make_model(), SAMPLES, config, say=len)
+    run_training(make_model(), make_samples(), config, say=len)
     last = find_checkpoints(tmp_path / "out")[-1]
 
     class Evil:
@@ -248,27 +252,23 @@ def test_a_pickle_in_a_checkpoint_runs_no_code(tmp_path):
     sizes["optimizer.pt"] = (last / "optimizer.pt").stat().st_size
     (last / "files.json").write_text(json.dumps(sizes))
     with pytest.raises(ValueError, match="must be a checkpoint of this run's model"):
-        run_training(make_model(), SAMPLES, config, resume=True, say=len)
+        run_training(make_model(), make_samples(), config, resume=True, say=len)
     assert not (tmp_path / "ran").exists()
 
 
 def test_there_must_be_a_run_to_resume(tmp_path):
     with pytest.raises(ValueError, match="output must hold a run to resume, got"):
         run_training(
-            make_model(),
-            SAMPLES,
-            make_config(tmp_path / "out"),
-            resume=True,
-            say=len,
+            make_model(), make_samples(), make_config(tmp_path / "out"), resume=True, say=len
         )
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again_and_says_so(tmp_path):
     config = make_config(tmp_path / "out", save_every=5, steps=2)
     with pytest.raises(Killed):
-        run_training(make_model(), SAMPLES, config, watches=kill_in(1), say=len)
+        run_training(make_model(), make_samples(), config, watches=kill_in(1), say=len)
     said = []
-    done = run_training(make_model(), SAMPLES, config, resume=True, say=said.append)
+    done = run_training(make_model(), make_samples(), config, resume=True, say=said.append)
     assert [metrics.step for metrics in done] == [1, 2]
     assert "no whole checkpoint" in said[0]
     assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 2

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from treetrain.data.json_stream import load_json
 from treetrain.data.sample import Ints, Sample
 from treetrain.data.tree_rows import read_tree_row
 from treetrain.data.written_rows import TreeArrays, write_tree_row
@@ -118,7 +117,7 @@ def iter_tree_file(path: Path) -> Iterator[Sample]:
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
             source = f"{path.name}:{number}"
-            line = load_json(text, source)
+            line = _load(text, source)
             if number == 1:
                 _check_header(line, source)
                 continue
@@ -174,3 +173,20 @@ def _check_end(end: Any, source: str, *, trees: int, sequences: int) -> None:
             f"{source}: the last line must count {trees} trees and {sequences} sequences, as there "
             f"are, got {end!r:.80}"
         )
+
+
+def _load(text: bytes, source: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{source}: must be JSON, got an error at column {error.colno}: {error.msg}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{source}: must be UTF-8, got {error.reason} at byte {error.start}"
+        ) from error
+    except RecursionError as error:
+        raise ValueError(f"{source}: must be nested less deeply to be read as JSON") from error
+    except ValueError as error:
+        raise ValueError(f"{source}: must have integers of fewer digits: {error}") from error
