@@ -18,7 +18,11 @@ def short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
         PLANS["small"],
         tasks=2,
         trials=1,
+        compared_steps=2,
+        compared_tokens=1000,
         steps=4,
+        errands_per_step=2,
+        held_out=2,
         verified_tokens=2000,
         measured_tokens=2000,
         rounds=1,
@@ -36,11 +40,21 @@ def test_demo_goes_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found["verify"]["leaks"] == []
     assert found["inspect"]["token_reduction"] > 2
     losses = [step["loss"] for step in found["train"]]
-    assert losses[2] < losses[0]
-    assert losses[3] < losses[1]
+    assert losses[3] < losses[0]
+    assert 0 < found["agree"]["largest_difference"] < 1e-5 < found["agree"]["largest_change"]
+    assert {name: len(own) for name, own in found["act"].items()} == {"before": 2, "after": 2}
     assert found["measure"]["loss_difference"] < 1e-4
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    for heading in ("Flat and tree", "Check", "Run", "Measured", "Trees", "Where paths part"):
+    for heading in (
+        "Flat and tree",
+        "Check",
+        "Run",
+        "Measured",
+        "Same parameters both ways",
+        "Held-out tasks",
+        "Trees",
+        "Where paths part",
+    ):
         assert f"<h2>{heading}</h2>" in page
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
@@ -56,7 +70,7 @@ def test_on_a_pipe_the_long_stages_are_lines_on_stderr(
     said = [line.strip() for line in capsys.readouterr().err.splitlines()]
     assert said[0] == "... loading the model"
     assert "... training step: 0 of 4" in said
-    assert said[-1].startswith("... measuring one step")
+    assert said[-1].startswith("... acting after training")
     assert all(line.startswith("... ") for line in said)
 
 

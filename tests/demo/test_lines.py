@@ -5,17 +5,22 @@ from pathlib import Path
 import pytest
 
 from treetrain.data.sample import Sample
+from treetrain.demo.acting import Attempt
+from treetrain.demo.agreement import Agreement
+from treetrain.demo.learning import Step
 from treetrain.demo.lines import (
     MARGIN,
     StageLines,
+    tell_agreement,
+    tell_attempts,
     tell_data,
     tell_inspection,
     tell_measurement,
     tell_report,
     tell_steps,
 )
-from treetrain.demo.measure import Timing
-from treetrain.demo.stages import Measurement, Step, check
+from treetrain.demo.measure import Measurement, Timing
+from treetrain.demo.stages import check
 from treetrain.demo.trajectories import make_rows, write_rows
 from treetrain.report.inspection import inspect_samples
 from treetrain.testing.models import make_tiny_model
@@ -66,13 +71,31 @@ def test_report_names_equality_and_errors() -> None:
     assert stages
 
 
-def test_loss_bars_shrink_with_the_loss() -> None:
-    steps = [Step(loss, 1.0, 10, 30) for loss in (8.0, 6.0, 4.0, 3.0, 1.0)]
-    lines = tell_steps(steps, 2)
-    assert [line.count("#") for line in lines[1:-1]] == [40, 20, 6]
-    assert lines[1].split()[:4] == ["to", "step", "2", "7.000"]
-    assert lines[3].split()[:4] == ["to", "step", "5", "1.000"]
-    assert "5 s for 150 tokens of sequences, of which 50 were computed" in lines[-1]
+def test_losses_stand_below_the_steps_that_they_are_means_of() -> None:
+    steps = [Step(float(number), 1.0, 10, 30) for number in range(9)]
+    lines = tell_steps(steps, 4)
+    assert "9 steps, each over 4 new errands" in lines[0]
+    assert lines[1].split() == ["to", "step", "2", "4", "6", "8", "9"]
+    assert lines[2].split() == ["loss", "0.500", "2.500", "4.500", "6.500", "8.000"]
+    assert len(lines[1]) == len(lines[2])
+    assert lines[3] == "9 s for 270 tokens of sequences, of which 90 were computed"
+
+
+def test_shares_before_and_after_stand_below_each_other() -> None:
+    before = [Attempt(False, 0, "malformed")] * 4
+    after = [*[Attempt(True, 5, "finished")] * 3, Attempt(False, 2, "refused")]
+    lines = tell_attempts(before, after)
+    assert lines[1].endswith(" 0 of 4 (0%)")
+    assert lines[2].endswith(" 3 of 4 (75%), 17 tools called")
+    assert lines[3].endswith(": 1 refused")
+    assert len(tell_attempts(before, after[:3])) == 3
+
+
+def test_agreement_names_difference_and_change() -> None:
+    text = "\n".join(tell_agreement(Agreement(6, 4, 1_000, 1.2e-7, 0.14)))
+    assert "6 steps of SGD over 4 sequences" in text
+    assert "of 1,000 parameters the largest difference is 1.2e-07" in text
+    assert text.endswith("up to 1.4e-01")
 
 
 def test_measurement_names_speedup_beside_the_bound() -> None:

@@ -1,4 +1,4 @@
-"""`treetrain demo`: generate, inspect, verify, train and measure the built-in example.
+"""`treetrain demo`: generate, inspect, verify, measure, train and act, on the built-in example.
 
 The stages and what they say are in `treetrain.demo`; this file runs them in order.
 """
@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from treetrain.data.rows import read_samples_with_report
-    from treetrain.demo import lines, models, stages
+    from treetrain.demo import agreement, learning, lines, measure, models, practice, stages
+    from treetrain.demo.acting import act_on
     from treetrain.demo.plans import PLANS
     from treetrain.models.prepare import prepare
     from treetrain.models.shape import measure_shape
@@ -95,20 +96,37 @@ def run(args: argparse.Namespace) -> int:
     report = stages.check(model, stages.cut(tasks[0], plan.verified_tokens), out.working)
     out.say("verify", lines.tell_report(report))
 
-    handle = prepare(model)
-    steps: list[stages.Step] = []
-    out.working("training step", 0, plan.steps)
-    for step in stages.train(model, tasks, plan):
-        steps.append(step)
-        out.working("training step", len(steps), plan.steps)
-    handle.undo()
-    out.say("train", lines.tell_steps(steps, len(tasks)))
-
     measuring = partial(out.working, "measuring one step both ways, in turn")
     measuring()
     measured = stages.cut(tasks[-1], plan.measured_tokens)
-    measurement = stages.measure(model, measured, plan, shape, measuring)
+    measurement = measure.measure(model, measured, plan, shape, measuring)
     out.say("measure", lines.tell_measurement(measurement))
+
+    compared = agreement.compare_ways(
+        model,
+        stages.cut(tasks[-1], plan.compared_tokens),
+        steps=plan.compared_steps,
+        learning_rate=plan.compared_rate,
+        on_progress=partial(out.working, "the same steps both ways"),
+    )
+    out.say("agree", lines.tell_agreement(compared))
+
+    errands = stages.read_practice(plan, args.out, tokenizer, seed=args.seed)
+    held_out = practice.draw_held_out(plan.held_out, seed=args.seed)
+    act = partial(act_on, model, tokenizer, held_out, tools=practice.PRACTICE_TOOLS)
+    before = act(on_progress=partial(out.working, "acting before training"))
+
+    handle = prepare(model)
+    steps: list[learning.Step] = []
+    out.working("training step", 0, plan.steps)
+    for step in learning.train(model, errands, plan):
+        steps.append(step)
+        out.working("training step", len(steps), plan.steps)
+    handle.undo()
+    out.say("train", lines.tell_steps(steps, plan.errands_per_step))
+
+    after = act(on_progress=partial(out.working, "acting after training"))
+    out.say("act", lines.tell_attempts(before, after))
 
     with without_bars():
         model.save_pretrained(args.out / "model")
@@ -122,8 +140,13 @@ def run(args: argparse.Namespace) -> int:
         "seconds": seconds,
         "inspect": as_json(inspection, read, None),
         "verify": report.to_dict(),
+        "measure": measure.as_figures(measurement),
+        "agree": vars(compared),
         "train": [vars(step) for step in steps],
-        "measure": stages.as_figures(measurement),
+        "act": {
+            "before": [vars(attempt) for attempt in before],
+            "after": [vars(attempt) for attempt in after],
+        },
     }
     write_page(
         args.out / "report.html",
@@ -133,16 +156,19 @@ def run(args: argparse.Namespace) -> int:
             trees=largest_trees(samples),
             decode=tokenizer.decode,
             check=found["verify"],
-            steps=stages.as_lines(steps),
+            steps=learning.as_lines(steps),
             measurement=found["measure"],
+            agreement=found["agree"],
+            attempts=found["act"],
         ),
     )
     (args.out / "demo.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    minutes, rest = divmod(int(seconds), 60)
     out.say(
         "done",
         [
-            f"in {int(seconds // 60)} min {int(seconds % 60)} s; data, figures, the trained model "
-            f"and the page report.html are in {args.out}"
+            f"in {minutes} min {rest} s; data, figures and the trained model are in {args.out}",
+            f"all of it as a page: {args.out / 'report.html'}",
         ],
     )
     if args.json:

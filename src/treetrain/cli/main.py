@@ -25,7 +25,7 @@ VERBS = {
     "train": "training from a configuration file, with checkpoints",
     "schema": "print the JSON schema of a training configuration, for editors",
     "doctor": "say what is installed, which devices and backends work, and how to get the rest",
-    "demo": "the whole way on a built-in data set: generate, inspect, verify, train, measure",
+    "demo": "the whole way on a built-in data set: generate, inspect, verify, measure, train, act",
 }
 
 EXIT_NOT_EQUAL = 1

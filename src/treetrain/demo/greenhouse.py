@@ -133,6 +133,15 @@ class Bench:
     sick: bool = False
     room: str = "cool"
 
+    @property
+    def sensors(self) -> dict[str, int]:
+        """What each kind of sensor shows."""
+        return {
+            "moisture": self.moisture,
+            "temperature": self.temperature,
+            "light": self.light,
+        }
+
 
 @dataclass
 class Greenhouse:
@@ -159,21 +168,31 @@ class Greenhouse:
             What the agent reads as the tool's answer.
 
         Raises:
-            ValueError: no tool has that name.
+            ValueError: no tool has that name, or there is nothing in the greenhouse that its
+                arguments name.
         """
+        try:
+            return self._run(tool, arguments)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"tool and arguments must name what the greenhouse has, got {tool!r} with "
+                f"{arguments!r}"
+            ) from error
+
+    def _run(self, tool: str, arguments: Json) -> Json:
         if tool == "list_benches":
             return {f"bench {n}": b.plant.name for n, b in self.benches.items()}
         if tool == "forecast":
             return {"night_low": self.night, "unit": "C", "frost": self.night <= 0}
         if tool == "check_stock":
             item = str(arguments["item"])
-            return {"item": item, "count": self.stock.get(item, 0)}
+            return {"item": item, "count": self.stock[item]}
         if tool == "look_up_plant":
             return self._handbook(str(arguments["plant"]))
         bench = self.benches[int(str(arguments["bench"]))]
         if tool == "read_sensor":
             kind = str(arguments["kind"])
-            return {"bench": arguments["bench"], kind: getattr(bench, kind)}
+            return {"bench": arguments["bench"], kind: bench.sensors[kind]}
         if tool == "inspect_leaves":
             found = bench.plant.pest if bench.sick else "nothing"
             return {"bench": arguments["bench"], "plant": bench.plant.name, "found": found}
@@ -183,12 +202,12 @@ class Greenhouse:
         if tool == "treat":
             return self._treat(bench, str(arguments["remedy"]))
         if tool == "move_tray":
-            bench.room = str(arguments["room"])
+            bench.room = {"heated": "heated", "cool": "cool"}[str(arguments["room"])]
             return {"bench": arguments["bench"], "room": bench.room}
-        raise ValueError(f"tool must be one of the nine of the greenhouse, got {tool!r}")
+        raise KeyError(tool)
 
     def _handbook(self, name: str) -> Json:
-        plant = next(p for p in PLANTS if p.name == name)
+        plant = {p.name: p for p in PLANTS}[name]
         low, high = plant.moisture
         return {
             "plant": name,

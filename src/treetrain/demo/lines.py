@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-from treetrain.demo.stages import Measurement, Step
+from treetrain.demo.acting import Attempt
+from treetrain.demo.agreement import Agreement
+from treetrain.demo.learning import Step
+from treetrain.demo.measure import Measurement
 from treetrain.progress import Progress
 from treetrain.report.inspection import Inspection
 from treetrain.verification.equivalence import Report
 
 MARGIN = 10
-BAR = 40
+STRETCHES = 8
 
 
 class StageLines:
@@ -111,29 +114,75 @@ def tell_report(report: Report) -> list[str]:
     return lines + report.failures
 
 
-def tell_steps(steps: Sequence[Step], tasks: int) -> list[str]:
-    """Draws the loss, averaged over each round through the tasks.
+def tell_agreement(agreement: Agreement) -> list[str]:
+    """Says how far apart the parameters of both ways are.
 
     Args:
-        steps: the training steps.
-        tasks: steps of one round.
+        agreement: what was compared.
 
     Returns:
         Lines.
     """
-    rounds = [steps[first : first + tasks] for first in range(0, len(steps), tasks)]
-    losses = [mean(step.loss for step in own) for own in rounds]
-    lines = [f"{len(steps)} steps of AdamW, one task each; loss per token, mean of {tasks} tasks"]
-    for number, (own, loss) in enumerate(zip(rounds, losses, strict=True)):
-        last = number * tasks + len(own)
-        lines.append(f"to step {last:>3}  {loss:6.3f}  {'#' * round(BAR * loss / max(losses))}")
+    return [
+        f"{agreement.steps} steps of SGD over {agreement.sequences} sequences from the same "
+        "weights, on the tree and each alone:",
+        f"of {agreement.parameters:,} parameters the largest difference is "
+        f"{agreement.largest_difference:.1e}; training moved them by up to "
+        f"{agreement.largest_change:.1e}",
+    ]
+
+
+def tell_steps(steps: Sequence[Step], errands: int) -> list[str]:
+    """Says how the loss fell, averaged over an eighth of the steps each.
+
+    Args:
+        steps: the training steps.
+        errands: errands of a step.
+
+    Returns:
+        Lines.
+    """
+    size = -(-len(steps) // STRETCHES)
+    stretches = [steps[first : first + size] for first in range(0, len(steps), size)]
+    ends = [f"{min(size * place, len(steps)):>7}" for place in range(1, len(stretches) + 1)]
+    losses = [f"{mean(step.loss for step in own):7.3f}" for own in stretches]
     flat = sum(step.flat_tokens for step in steps)
     tree = sum(step.tree_tokens for step in steps)
     seconds = sum(step.seconds for step in steps)
-    lines.append(
-        f"{seconds:.0f} s for {flat:,} tokens of sequences, of which {tree:,} were computed"
-    )
+    return [
+        f"{len(steps)} steps, each over {errands} new errands; loss per token, mean of {size}",
+        f"to step {''.join(ends)}",
+        f"loss    {''.join(losses)}",
+        f"{seconds:.0f} s for {flat:,} tokens of sequences, of which {tree:,} were computed",
+    ]
+
+
+def tell_attempts(before: Sequence[Attempt], after: Sequence[Attempt]) -> list[str]:
+    """Says how many held-out errands were done before and after training.
+
+    Args:
+        before: attempts of the untrained model.
+        after: attempts of the trained one, at the same errands.
+
+    Returns:
+        Lines.
+    """
+    lines = [
+        f"{len(after)} held-out errands, done by calling the tools; what the greenhouse is like "
+        "afterwards decides",
+        f"before training  {_share(before)}",
+        f"after training   {_share(after)}, {sum(attempt.calls for attempt in after)} tools called",
+    ]
+    missed = Counter(attempt.ended for attempt in after if not attempt.solved)
+    if missed:
+        said = ", ".join(f"{count} {name}" for name, count in sorted(missed.items()))
+        lines.append(f"not done after training, by how the attempt ended: {said}")
     return lines
+
+
+def _share(attempts: Sequence[Attempt]) -> str:
+    solved = sum(attempt.solved for attempt in attempts)
+    return f"{solved:>2} of {len(attempts)} ({solved / len(attempts):.0%})"
 
 
 def tell_measurement(measurement: Measurement) -> list[str]:

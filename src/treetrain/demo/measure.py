@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -12,8 +13,11 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from treetrain.data.sample import Sample
+from treetrain.demo.plans import Plan
 from treetrain.losses.sft import sft_loss
+from treetrain.models.prepare import prepare
 from treetrain.packing.batch import pack
+from treetrain.tree.metrics import ModelShape, flop_bound
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,39 @@ class Timing:
     def spread(self) -> tuple[float, float]:
         """Fastest and slowest round, seconds."""
         return min(self.seconds), max(self.seconds)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Step times of both ways.
+
+    Attributes:
+        tree: one step over the tree.
+        separate: the same step over each sequence alone.
+        sequences: sequences of the step.
+        flat_tokens: tokens of all sequences.
+        tree_tokens: tokens of their tree.
+        bound: FLOP bound of the tree.
+        loss_difference: between the losses of both ways, nats.
+    """
+
+    tree: Timing
+    separate: Timing
+    sequences: int
+    flat_tokens: int
+    tree_tokens: int
+    bound: float
+    loss_difference: float
+
+    @property
+    def speedup(self) -> float:
+        """Median of separate over median of tree."""
+        return self.separate.median / self.tree.median
+
+    @property
+    def bound_fraction(self) -> float:
+        """Speed-up over the FLOP bound."""
+        return self.speedup / self.bound
 
 
 def tree_step(model: PreTrainedModel, samples: Sequence[Sample]) -> float:
@@ -107,3 +144,77 @@ def time_interleaved(
             done += 1
             on_progress(done, (rounds + 1) * len(contestants))
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def measure(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    plan: Plan,
+    shape: ModelShape,
+    on_progress: Callable[[int, int], None],
+) -> Measurement:
+    """Times one step both ways, in turn, and compares the losses.
+
+    Args:
+        model: a plain model; both contestants are copies of it.
+        samples: the sequences of the step.
+        plan: number of rounds.
+        shape: sizes of the model.
+        on_progress: called after each step with how many are done, and of how many.
+
+    Returns:
+        The times beside the bound.
+    """
+    plain, packed = copy.deepcopy(model), copy.deepcopy(model)
+    prepare(packed)
+    losses: dict[str, float] = {}
+
+    def contestant(
+        name: str, own: PreTrainedModel, step: Callable[[PreTrainedModel, Sequence[Sample]], float]
+    ) -> Callable[[], None]:
+        def run() -> None:
+            losses[name] = step(own, samples)
+            own.zero_grad()
+
+        return run
+
+    timings = time_interleaved(
+        {
+            "tree": contestant("tree", packed, tree_step),
+            "separate": contestant("separate", plain, separate_step),
+        },
+        rounds=plan.rounds,
+        on_progress=on_progress,
+    )
+    tree = pack(samples).tree
+    return Measurement(
+        timings["tree"],
+        timings["separate"],
+        sequences=tree.num_sequences,
+        flat_tokens=int(tree.sequence_lengths.sum()),
+        tree_tokens=tree.num_tokens,
+        bound=flop_bound(tree, shape),
+        loss_difference=abs(losses["tree"] - losses["separate"]),
+    )
+
+
+def as_figures(measurement: Measurement) -> dict[str, object]:
+    """Puts a measurement into plain values.
+
+    Args:
+        measurement: the times.
+
+    Returns:
+        What the demo's JSON holds of it; times in seconds.
+    """
+    return {
+        "sequences": measurement.sequences,
+        "flat_tokens": measurement.flat_tokens,
+        "tree_tokens": measurement.tree_tokens,
+        "seconds_tree": list(measurement.tree.seconds),
+        "seconds_separate": list(measurement.separate.seconds),
+        "speedup": measurement.speedup,
+        "flop_bound": measurement.bound,
+        "bound_fraction": measurement.bound_fraction,
+        "loss_difference": measurement.loss_difference,
+    }

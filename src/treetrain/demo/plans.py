@@ -13,8 +13,14 @@ class Plan:
         tasks: tasks of the data set, one tree each.
         trials: trials of each task.
         verified_tokens: flat tokens that are verified: whole sequences of the first task.
-        steps: training steps, each over one task.
+        compared_steps: steps that are taken both ways, after which parameters are compared.
+        compared_tokens: flat tokens of each such step: whole sequences of the last task.
+        compared_rate: learning rate of these steps.
+        steps: training steps.
+        errands_per_step: errands of each; none is trained twice.
+        held_out: errands that the model is judged by, before and after training.
         learning_rate: of AdamW.
+        matrix_learning_rate: of Muon, which trains the layers' matrices; None: AdamW trains all.
         measured_tokens: flat tokens of the step that is timed: whole sequences of one task.
         rounds: timed rounds of each contestant.
     """
@@ -22,8 +28,14 @@ class Plan:
     tasks: int
     trials: int
     verified_tokens: int
+    compared_steps: int
+    compared_tokens: int
+    compared_rate: float
     steps: int
+    errands_per_step: int
+    held_out: int
     learning_rate: float
+    matrix_learning_rate: float | None
     measured_tokens: int
     rounds: int
 
@@ -33,8 +45,14 @@ PLANS = {
         tasks=12,
         trials=4,
         verified_tokens=8_000,
-        steps=72,
-        learning_rate=3e-3,
+        compared_steps=6,
+        compared_tokens=4_000,
+        compared_rate=0.1,
+        steps=200,
+        errands_per_step=8,
+        held_out=50,
+        learning_rate=6e-3,
+        matrix_learning_rate=0.03,
         measured_tokens=20_000,
         rounds=3,
     ),
@@ -42,8 +60,14 @@ PLANS = {
         tasks=4,
         trials=3,
         verified_tokens=3_000,
-        steps=6,
-        learning_rate=1e-4,
+        compared_steps=2,
+        compared_tokens=1_500,
+        compared_rate=0.01,
+        steps=20,
+        errands_per_step=4,
+        held_out=10,
+        learning_rate=3e-4,
+        matrix_learning_rate=None,
         measured_tokens=6_000,
         rounds=2,
     ),

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from treetrain.demo.agent import Act, Routine
+from treetrain.demo.agent import Act, Routine, Task
 from treetrain.demo.greenhouse import TOOLS, Greenhouse, Json, draw_greenhouse
 from treetrain.demo.tasks import KINDS
 
@@ -41,26 +42,101 @@ def make_rows(*, tasks: int, trials: int, seed: int) -> list[Json]:
             raise ValueError(f"{name} must be at least 1, got {value}")
     rows: list[Json] = []
     for number in range(tasks):
-        chance = Random(f"greenhouse/{seed}/{number}")
+        own = f"greenhouse/{seed}/{number}"
+        chance = Random(own)
         greenhouse = draw_greenhouse(chance)
         task = KINDS[number % len(KINDS)](greenhouse, chance)
-        for trial in range(trials):
-            own = Random(f"greenhouse/{seed}/{number}/{trial}")
-            group = f"task-{number:02d}"
-            messages: list[Json] = [
-                {"role": "system", "content": SYSTEM},
-                {"role": "user", "content": task.request},
-            ]
-            _play(copy.deepcopy(greenhouse), task.routine(own), messages)
-            rows.append(
-                {
-                    "group": group,
-                    "trajectory_id": f"{group}/trial-{trial}",
-                    "tools": list(TOOLS),
-                    "messages": messages,
-                }
-            )
+        rows += play_trials(greenhouse, task, trials=trials, seed=own, group=f"task-{number:02d}")
     return rows
+
+
+def play_trials(
+    greenhouse: Greenhouse,
+    task: Task,
+    *,
+    trials: int,
+    seed: str,
+    group: str,
+    tools: Sequence[Json] = TOOLS,
+) -> list[Json]:
+    """Plays a task several times, each trial by its own source of chance.
+
+    Args:
+        greenhouse: the state that every trial begins in.
+        task: the task.
+        trials: number of trials.
+        seed: seed of the trials.
+        group: name of the task.
+        tools: schemas of the tools that the agent is told of.
+
+    Returns:
+        One row per trial.
+    """
+    rows: list[Json] = []
+    for trial in range(trials):
+        messages = open_conversation(task)
+        _play(copy.deepcopy(greenhouse), task.routine(Random(f"{seed}/{trial}")), messages)
+        rows.append(
+            {
+                "group": group,
+                "trajectory_id": f"{group}/trial-{trial}",
+                "tools": list(tools),
+                "messages": messages,
+            }
+        )
+    return rows
+
+
+def open_conversation(task: Task) -> list[Json]:
+    """Says what the agent reads before its first step.
+
+    Args:
+        task: the task.
+
+    Returns:
+        The system's message and the person's.
+    """
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task.request}]
+
+
+def make_message(act: Act, place: int) -> Json:
+    """Puts a step into the message that stands for it in a row.
+
+    Args:
+        act: the step.
+        place: index of the message in the conversation; numbers its call.
+
+    Returns:
+        The assistant's message.
+    """
+    message: Json = {
+        "role": "assistant",
+        "reasoning_content": act.thinking,
+        "content": act.text,
+    }
+    if act.tool is not None:
+        call = {"name": act.tool, "arguments": json.dumps(act.arguments)}
+        message["tool_calls"] = [{"id": f"call-{place}", "type": "function", "function": call}]
+    return message
+
+
+def make_answer(tool: str, answer: Json, place: int) -> Json:
+    """Puts a tool's answer into the message that stands for it in a row.
+
+    Args:
+        tool: name of the tool.
+        answer: what it answered.
+        place: index of the message in the conversation; the call is the one before it.
+
+    Returns:
+        The tool's message.
+    """
+    return {
+        "role": "tool",
+        "tool_call_id": f"call-{place - 1}",
+        "name": tool,
+        "content": json.dumps(answer),
+    }
 
 
 def write_rows(rows: list[Json], path: Path) -> None:
@@ -77,28 +153,9 @@ def write_rows(rows: list[Json], path: Path) -> None:
 def _play(greenhouse: Greenhouse, routine: Routine, messages: list[Json]) -> None:
     act = next(routine, None)
     while act is not None:
-        messages.append(_message(act, len(messages)))
+        messages.append(make_message(act, len(messages)))
         if act.tool is None:
             return
         answer = greenhouse.call(act.tool, act.arguments)
-        messages.append(
-            {
-                "role": "tool",
-                "tool_call_id": f"call-{len(messages) - 1}",
-                "name": act.tool,
-                "content": json.dumps(answer),
-            }
-        )
+        messages.append(make_answer(act.tool, answer, len(messages)))
         act = routine.send(answer)
-
-
-def _message(act: Act, place: int) -> Json:
-    message: Json = {
-        "role": "assistant",
-        "reasoning_content": act.thinking,
-        "content": act.text,
-    }
-    if act.tool is not None:
-        call = {"name": act.tool, "arguments": json.dumps(act.arguments)}
-        message["tool_calls"] = [{"id": f"call-{place}", "type": "function", "function": call}]
-    return message

@@ -18,6 +18,7 @@ from treetrain.report.curve_section import show_run
 from treetrain.report.data_sections import show_groups, show_partings, show_savings
 from treetrain.report.draw_tree import Decode
 from treetrain.report.measured_section import show_measurement
+from treetrain.report.outcome_sections import show_agreement, show_attempts
 from treetrain.report.safe_text import escape
 from treetrain.report.tree_section import show_trees
 from treetrain.tree.prefix_tree import PrefixTree
@@ -42,6 +43,8 @@ class PageContent:
         check: a report of `verify` as values, or None.
         steps: lines of `metrics.jsonl`.
         measurement: step times of both ways, as the demo measures them, or None.
+        agreement: parameters after the same steps both ways, as the demo compares them, or None.
+        attempts: what became of held-out tasks, as the demo's model did them, or None.
         config: the configuration of the run as text, or None.
     """
 
@@ -53,6 +56,8 @@ class PageContent:
     check: Json | None = None
     steps: Sequence[Json] = ()
     measurement: Json | None = None
+    agreement: Json | None = None
+    attempts: Json | None = None
     config: str | None = None
 
 
@@ -100,6 +105,10 @@ def _parts(content: PageContent) -> Iterator[str]:
         yield show_run(content.steps)
     if content.measurement is not None:
         yield show_measurement(content.measurement)
+    if content.agreement is not None:
+        yield show_agreement(content.agreement)
+    if content.attempts is not None:
+        yield show_attempts(content.attempts)
     if content.trees:
         yield show_trees(content.trees, content.decode)
     if content.inspection is not None:
