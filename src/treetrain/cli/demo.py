@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """
     import torch
 
-    from treetrain.data.rows import read_samples_with_report
+    from treetrain.data.report import ReadReport
+    from treetrain.data.rows import read_samples
     from treetrain.demo import lines, models, stages
     from treetrain.demo.plans import PLANS
     from treetrain.models.prepare import prepare
@@ -86,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
     )
 
     path = stages.generate(plan, args.out, seed=args.seed)
-    samples, read = read_samples_with_report(path, tokenizer=tokenizer, expand="per_step")
+    read = ReadReport(str(path))
+    samples = read_samples(path, read, tokenizer=tokenizer, expand="per_step")
     out.say("generate", lines.tell_data(path, len(samples)))
     inspection = inspect_samples(samples, shape=shape)
     out.say("inspect", lines.tell_inspection(inspection))
