@@ -12,7 +12,6 @@ from pathlib import Path
 from time import perf_counter
 
 from treetrain.cli.models import load_model
-from treetrain.cli.options import add_json_option
 from treetrain.cli.reading import DEMO_TEMPLATE
 from treetrain.cli.sources import without_bars
 from treetrain.cli.tokenizers import load_tokenizer
@@ -40,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the data, the figures and the trained model (default runs/demo)",
     )
-    add_json_option(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
