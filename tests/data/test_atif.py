@@ -3,9 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.data.counted import read_counted
 
 from treetrain.data.formats import parse_row
-from treetrain.data.rows import read_samples, read_samples_with_report
+from treetrain.data.rows import read_samples
 
 USER = {"source": "user", "message": "q"}
 
@@ -63,7 +64,7 @@ def test_recorded_ids_win_over_text_and_need_no_tokenizer(write_rows):
         agent(**ids([1, 8], [6], [-3.0])),
         agent(**ids([1, 8, 6, 7], [6])),
     )
-    whole, report = read_samples_with_report(write_rows(row))
+    whole, report = read_counted(write_rows(row))
     assert [sample.tokens.tolist() for sample in whole] == [
         [1, 2, 3, 4, 9, 5],
         [1, 8, 6],
@@ -108,7 +109,7 @@ def test_sub_agents_are_sequences_of_their_own_in_the_group_of_the_row(write_row
         observation={"results": [{"content": None, "subagent_trajectory_ref": [held, elsewhere]}]},
     )
     row = document(USER, asked, group="task", subagent_trajectories=[inner], advantage=2.0)
-    samples, report = read_samples_with_report(write_rows(row))
+    samples, report = read_counted(write_rows(row))
     assert [sample.tokens.tolist() for sample in samples] == [[1, 2], [5, 6]]
     assert [sample.trajectory for sample in samples] == ["run", "sub"]
     assert [sample.group for sample in samples] == ["task"] * 2
@@ -124,9 +125,7 @@ def test_copied_context_and_steps_without_a_model_are_not_trained(tokenizer, wri
         agent("fixed", llm_call_count=0),
         agent("new", observation={"results": [{"content": "o"}]}),
     )
-    samples, report = read_samples_with_report(
-        write_rows(row), tokenizer=tokenizer, expand="per_step"
-    )
+    samples, report = read_counted(write_rows(row), tokenizer=tokenizer, expand="per_step")
     assert len(samples) == 1
     assert (report.not_sampled, report.plain_observations) == (2, 1)
 

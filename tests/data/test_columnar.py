@@ -9,9 +9,10 @@ import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
+from tests.data.counted import read_counted
 
 from treetrain.data.containers import read_rows
-from treetrain.data.rows import read_samples, read_samples_with_report
+from treetrain.data.rows import read_samples
 
 ROWS = [{"input_ids": list(range(n + 1)), "group": f"g{n % 3}"} for n in range(200)]
 
@@ -101,7 +102,7 @@ def test_wrong_rows_of_columns_are_named_and_can_be_skipped(tmp_path):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     with pytest.raises(ValueError, match=r"^data.parquet:row 0: field 'loss_mask' has 1 entries"):
         read_samples(path)
-    samples, report = read_samples_with_report(path, skip_bad_rows=True)
+    samples, report = read_counted(path, skip_bad_rows=True)
     assert len(samples) == 1
     assert (report.rows, report.rows_read, len(report.skipped)) == (2, 1, 1)
 

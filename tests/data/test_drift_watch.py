@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.data.counted import read_counted
 
 from treetrain.cli.tokenizers import load_tokenizer, plain_decode
 from treetrain.data.drift_watch import DriftWatch
-from treetrain.data.rows import read_samples_with_report
 from treetrain.data.sample import Sample
 from treetrain.data.tree_file import tree_lines
 from treetrain.tree.build import build_prefix_tree
@@ -23,7 +23,7 @@ def watch_rows(
     path = folder / "data.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     watch = DriftWatch(None if tokenizer is None else plain_decode(tokenizer))
-    samples, _ = read_samples_with_report(path, tokenizer=tokenizer, watch=watch, **arguments)
+    samples, _ = read_counted(path, tokenizer=tokenizer, watch=watch, **arguments)
     return watch, samples
 
 
@@ -192,7 +192,7 @@ def test_a_tree_file_is_watched_in_the_order_it_was_written_in(tmp_path):
     path = tmp_path / "t.tree.jsonl"
     path.write_text("".join(line for line, _ in tree_lines(samples, build_prefix_tree)))
     watch = DriftWatch()
-    read_samples_with_report(path, watch=watch)
+    read_counted(path, watch=watch)
     assert (watch.steps, watch.step_drifts) == (1, [])
     assert [own.tolist() for _, own in watch.rendered] == [[1, 2], [1], [1, 2]]
 
@@ -202,7 +202,7 @@ def test_recorded_rollouts_drift_where_they_say_so(shared_data):
     path = shared_data / "smollm2-rollouts" / "rollouts.jsonl"
     tokenizer = load_tokenizer("smollm2")
     watch = DriftWatch(plain_decode(tokenizer))
-    read_samples_with_report(path, tokenizer=tokenizer, watch=watch)
+    read_counted(path, tokenizer=tokenizer, watch=watch)
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     told = {f"rollouts.jsonl:{n}" for n, row in enumerate(rows, start=1) if row["retok"]}
     assert {drift.source for drift in watch.answer_drifts} == told

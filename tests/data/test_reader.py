@@ -11,9 +11,10 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data.counted import read_counted
 
 from treetrain.data.report import SKIPPED_SHOWN, ReadReport
-from treetrain.data.rows import iter_samples, read_samples, read_samples_with_report
+from treetrain.data.rows import iter_samples, read_samples
 
 GOOD = {"input_ids": [1, 2, 3]}
 WRONG = [
@@ -100,7 +101,7 @@ def test_the_first_wrong_row_is_an_error_unless_they_are_skipped(write_rows):
 
 def test_of_many_skipped_rows_the_first_are_listed_and_all_when_asked(write_rows):
     wrong = [{"input_ids": [-1]}] * (SKIPPED_SHOWN + 3)
-    _, report = read_samples_with_report(write_rows(GOOD, *wrong), skip_bad_rows=True)
+    _, report = read_counted(write_rows(GOOD, *wrong), skip_bad_rows=True)
     notes = report.notes()
     assert f"{SKIPPED_SHOWN + 3} of {SKIPPED_SHOWN + 4} rows are wrong and were skipped" in notes
     assert sum(note.startswith("skipped data.jsonl:") for note in notes) == SKIPPED_SHOWN
@@ -111,7 +112,7 @@ def test_of_many_skipped_rows_the_first_are_listed_and_all_when_asked(write_rows
 
 def test_kinds_are_said_first_with_the_fields_that_show_them(write_rows):
     step: dict[str, Any] = {"prompts": [1], "responses": [2], "uid": "a"}
-    _, report = read_samples_with_report(write_rows(GOOD, step, step))
+    _, report = read_counted(write_rows(GOOD, step, step))
     assert report.notes()[0] == (
         "rows: 1 row of token ids (input_ids); 2 per-step rows (prompts, responses; verl's names)"
     )
@@ -142,5 +143,5 @@ def test_schemas_beside_the_file_are_named_where_rows_could_use_them(
     tmp_path, tokenizer, write_rows, row, said
 ):
     (tmp_path / "tools.json").write_text("[]")
-    _, report = read_samples_with_report(write_rows(row), tokenizer=tokenizer)
+    _, report = read_counted(write_rows(row), tokenizer=tokenizer)
     assert (report.tools_file == str(tmp_path / "tools.json")) is said

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.data.counted import read_counted
 
 from treetrain.data.chat import Chat
-from treetrain.data.rows import read_samples, read_samples_with_report
+from treetrain.data.rows import read_samples
 from treetrain.data.turns import find_turns, split_step
 
 CALL = {"function": {"name": "water", "arguments": '{"bench": 3}'}}
@@ -50,7 +51,7 @@ def test_one_json_array_is_read_like_lines(tmp_path):
 def test_empty_lines_are_no_rows_and_keep_the_count(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text('{"input_ids": [1]}\r\n\n{"input_ids": [2]}', "utf-8")
-    samples, report = read_samples_with_report(path)
+    samples, report = read_counted(path)
     assert [sample.source for sample in samples] == ["data.jsonl:1", "data.jsonl:3"]
     assert report.rows == 2
 
@@ -67,7 +68,7 @@ def test_whole_equals_rendering_and_encoding_once(tmp_path, tokenizer):
 
 
 def test_per_step_equals_encoding_context_and_sampled_text_apart(tmp_path, tokenizer):
-    samples, report = read_samples_with_report(
+    samples, report = read_counted(
         write(tmp_path, {"messages": TALK, "tools": TOOLS, "advantage": 2}),
         tokenizer=tokenizer,
         expand="per_step",
@@ -126,10 +127,10 @@ def test_recorded_ids_are_kept_as_they_were_sampled(tmp_path, tokenizer):
 def test_tools_beside_the_file_are_used_named_and_can_be_left_out(tmp_path, tokenizer):
     path = write(tmp_path, {"messages": TALK})
     (tmp_path / "tools.json").write_text(json.dumps(TOOLS), "utf-8")
-    [with_tools], report = read_samples_with_report(path, tokenizer=tokenizer)
+    [with_tools], report = read_counted(path, tokenizer=tokenizer)
     assert report.tools_file == str(tmp_path / "tools.json")
     assert "description" in tokenizer.decode(with_tools.tokens.tolist())
-    [without], report = read_samples_with_report(path, tokenizer=tokenizer, tools=[])
+    [without], report = read_counted(path, tokenizer=tokenizer, tools=[])
     assert report.tools_file is None
     assert "description" not in tokenizer.decode(without.tokens.tolist())
     [given] = read_samples(path, tokenizer=tokenizer, tools=tmp_path / "tools.json")
@@ -138,7 +139,7 @@ def test_tools_beside_the_file_are_used_named_and_can_be_left_out(tmp_path, toke
 
 def test_only_selected_rows_are_read_and_the_others_counted(tmp_path):
     rows = [{"input_ids": [n], "kind": n % 2} for n in range(5)]
-    samples, report = read_samples_with_report(write(tmp_path, *rows), select={"kind": "1"})
+    samples, report = read_counted(write(tmp_path, *rows), select={"kind": "1"})
     assert [sample.tokens[0] for sample in samples] == [1, 3]
     assert report.not_selected == 3
     assert "3 of 5 rows were not selected" in report.notes()
@@ -151,7 +152,7 @@ def test_calls_that_the_template_leaves_out_are_refused_or_counted(tmp_path, tok
             ValueError, match=r"^data.jsonl:1: messages\[2\].tool_calls are not written"
         ):
             read_samples(path, tokenizer=tokenizer, expand=expand, chat_template=templates.chatml)
-        _, report = read_samples_with_report(
+        _, report = read_counted(
             path,
             tokenizer=tokenizer,
             expand=expand,
@@ -165,14 +166,14 @@ def test_tools_that_the_template_leaves_out_are_refused_or_counted(tmp_path, tok
     path = write(tmp_path, {"messages": TALK[:2] + TALK[4:], "tools": TOOLS})
     with pytest.raises(ValueError, match=r"^data.jsonl:1: the tools are not written"):
         read_samples(path, tokenizer=tokenizer, chat_template=templates.chatml)
-    _, report = read_samples_with_report(
+    _, report = read_counted(
         path, tokenizer=tokenizer, chat_template=templates.chatml, unrendered="count"
     )
     assert report.tools_missing == 1
 
 
 def test_what_has_no_trained_token_is_kept_and_counted(tmp_path, tokenizer):
-    samples, report = read_samples_with_report(
+    samples, report = read_counted(
         write(tmp_path, {"messages": TALK[:2]}, {"input_ids": [1, 2], "loss_mask": [1, 0]}),
         tokenizer=tokenizer,
     )
@@ -189,8 +190,8 @@ def test_rows_without_messages_are_counted_where_steps_were_asked_for(tmp_path, 
     ]
     path = write(tmp_path, *rows)
     note = "3 rows hold no messages: each is one sequence, also per step"
-    _, whole = read_samples_with_report(path, tokenizer=tokenizer)
-    _, per_step = read_samples_with_report(path, tokenizer=tokenizer, expand="per_step")
+    _, whole = read_counted(path, tokenizer=tokenizer)
+    _, per_step = read_counted(path, tokenizer=tokenizer, expand="per_step")
     assert (whole.already_sequences, per_step.already_sequences) == (0, 3)
     assert note in per_step.notes()
     assert note not in whole.notes()
@@ -202,19 +203,19 @@ def test_ids_that_the_tokenizer_does_not_have_are_counted_and_the_first_row_name
     size = len(tokenizer)
     rows = [[1, size - 1], [1, size, size + 7], [size], []]
     path = write(tmp_path, *({"input_ids": row} for row in rows), {"prompt": "a", "ids": [size]})
-    _, report = read_samples_with_report(path, tokenizer=tokenizer)
+    _, report = read_counted(path, tokenizer=tokenizer)
     assert report.ids_outside == 3
     assert report.first_outside == f"data.jsonl:2 with id {size + 7} of {size}"
     assert any(
         "outside the tokenizer's vocabulary, first data.jsonl:2" in n for n in report.notes()
     )
-    _, without = read_samples_with_report(write(tmp_path, {"input_ids": [size]}))
+    _, without = read_counted(write(tmp_path, {"input_ids": [size]}))
     assert without.ids_outside == 0
 
 
 def test_a_template_without_an_end_of_turn_token_is_mentioned(tmp_path, tokenizer, templates):
     path = write(tmp_path, {"messages": TALK[:2] + TALK[4:]})
-    _, report = read_samples_with_report(
+    _, report = read_counted(
         path, tokenizer=tokenizer, chat_template=templates.no_closing, expand="per_step"
     )
     assert report.no_closing
@@ -294,9 +295,7 @@ def test_a_file_of_tools_must_be_a_list(tmp_path, tokenizer):
 def test_real_rows_are_read_whole_and_without_loss(
     shared_data, tokenizer, file, expand, sequences, trajectories
 ):
-    samples, report = read_samples_with_report(
-        shared_data / file, tokenizer=tokenizer, expand=expand
-    )
+    samples, report = read_counted(shared_data / file, tokenizer=tokenizer, expand=expand)
     assert len(samples) == report.sequences == sequences
     assert len({sample.trajectory for sample in samples}) == trajectories
     assert report.calls_missing == report.tools_missing == 0

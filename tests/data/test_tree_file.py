@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.data.counted import read_counted
 from tests.data.tree_samples import contents, sample_lists
 
-from treetrain.data.rows import read_samples, read_samples_with_report
+from treetrain.data.rows import read_samples
 from treetrain.data.sample import Sample
 from treetrain.data.tree_file import is_tree_file, iter_tree_file, tree_lines
 from treetrain.tree.build import build_prefix_tree
@@ -80,7 +81,7 @@ def test_counts_are_those_of_the_trees():
 
 def test_reading_counts_sequences_and_selects_them(tmp_path):
     path = write(tmp_path, EXAMPLE)
-    samples, report = read_samples_with_report(path, select={"group": "a"})
+    samples, report = read_counted(path, select={"group": "a"})
     assert (report.rows, report.not_selected, report.sequences) == (5, 1, 4)
     assert [len(sample) for sample in samples] == [5, 5, 0, 3]
     with pytest.raises(ValueError, match="field 'kind' is needed to select rows"):
@@ -107,7 +108,7 @@ def test_trees_of_groups_that_stood_together_are_read_one_after_the_other(tmp_pa
 
 def test_ids_that_the_tokenizer_does_not_have_are_counted(tmp_path, tokenizer):
     path = write(tmp_path, [Sample([2**31 - 1], source="made:1")])
-    _, report = read_samples_with_report(path, tokenizer=tokenizer, expand="per_step")
+    _, report = read_counted(path, tokenizer=tokenizer, expand="per_step")
     assert report.ids_outside == report.already_sequences == 1
     assert report.first_outside is not None
     assert report.first_outside.startswith("made:1 with id 2147483647 of ")

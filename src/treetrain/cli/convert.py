@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treetrain.cli.options import add_json_option
 from treetrain.cli.reading import add_reading_arguments, read_file
 
 if TYPE_CHECKING:
@@ -45,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="replace OUT where there is one already"
     )
-    add_json_option(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

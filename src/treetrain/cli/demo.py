@@ -12,7 +12,6 @@ from pathlib import Path
 from time import perf_counter
 
 from treetrain.cli.models import load_model
-from treetrain.cli.options import add_json_option
 from treetrain.cli.reading import DEMO_TEMPLATE
 from treetrain.cli.sources import without_bars
 from treetrain.cli.tokenizers import load_tokenizer
@@ -40,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the data, the figures and the trained model (default runs/demo)",
     )
-    add_json_option(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     """
     import torch
 
-    from treetrain.data.rows import read_samples_with_report
+    from treetrain.data.report import ReadReport
+    from treetrain.data.rows import read_samples
     from treetrain.demo import agreement, learning, lines, measure, models, practice, stages
     from treetrain.demo.acting import act_on
     from treetrain.demo.plans import PLANS
@@ -87,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
     )
 
     path = stages.generate(plan, args.out, seed=args.seed)
-    samples, read = read_samples_with_report(path, tokenizer=tokenizer, expand="per_step")
+    read = ReadReport(str(path))
+    samples = read_samples(path, read, tokenizer=tokenizer, expand="per_step")
     out.say("generate", lines.tell_data(path, len(samples)))
     inspection = inspect_samples(samples, shape=shape)
     out.say("inspect", lines.tell_inspection(inspection))

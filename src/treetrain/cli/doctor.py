@@ -7,8 +7,6 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from treetrain.cli.options import add_json_option
-
 if TYPE_CHECKING:
     from treetrain.cli.findings import Finding
 
@@ -23,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: the verb's own parser.
     """
-    add_json_option(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

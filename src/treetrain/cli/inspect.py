@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treetrain.cli.options import add_json_option
 from treetrain.cli.reading import add_reading_arguments, read_file
 
 if TYPE_CHECKING:
@@ -30,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model for the FLOP bound: parameters without embeddings, layers, query heads, head "
         "size (default: 440000000,28,16,128)",
     )
-    add_json_option(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
     parser.add_argument(
         "--html", metavar="PAGE", type=Path, help="write the counts and the largest trees as a page"
     )

@@ -1,19 +1,8 @@
-"""Options that several verbs have alike; those of a file that is read are in `reading`."""
+"""The option that verbs with a model have alike; those of a file that is read are in `reading`."""
 
 from __future__ import annotations
 
 import argparse
-
-
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """Adds `--json`.
-
-    Args:
-        parser: parser of a verb that prints its result.
-    """
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
 
 
 def add_dtype_option(parser: argparse.ArgumentParser) -> None:

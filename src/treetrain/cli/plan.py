@@ -10,7 +10,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from treetrain.cli.options import add_dtype_option, add_json_option
+from treetrain.cli.options import add_dtype_option
 from treetrain.cli.plan_tables import Planned, as_json, as_text
 from treetrain.cli.reading import add_group_option, add_reading_arguments, read_groups
 from treetrain.cli.sizes import read_size
@@ -80,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="all groups in one step (default: each group in a step of its own)",
     )
-    add_json_option(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -131,19 +131,22 @@ def read_file(
         unrendered: what happens to tools and calls that the template leaves out.
 
     Returns:
-        Samples and report of `read_samples_with_report`.
+        The sequences, and the counts.
 
     Raises:
         ValueError: as there; where the way out is an argument, the option is named.
     """
-    from treetrain.data.rows import read_samples_with_report
+    from treetrain.data.report import ReadReport
+    from treetrain.data.rows import read_samples
 
     select = dict(_split(pair, "--select") for pair in args.select)
     variables = dict(_split(pair, "--template-variable") for pair in args.template_variable)
     text = read_template(args.chat_template)
+    report = ReadReport(str(args.file))
     try:
-        return read_samples_with_report(
+        samples = read_samples(
             args.file,
+            report,
             tokenizer=tokenizer,
             expand=args.expand,
             tools=[] if args.tools == "none" else args.tools,
@@ -160,6 +163,7 @@ def read_file(
         for argument, option in OPTIONS.items():
             message = message.replace(argument, option)
         raise ValueError(message) from error
+    return samples, report
 
 
 def read_template(name: str | None) -> str | None:

@@ -130,13 +130,16 @@ def read_data(config: TrainConfig, files: Sequence[str], tokenizer: Any) -> list
         The sequences.
     """
     from treetrain.cli.reading import read_template
-    from treetrain.data.rows import read_samples_with_report
+    from treetrain.data.report import ReadReport
+    from treetrain.data.rows import read_samples
 
     data = config.data
     samples: list[Sample] = []
     for file in files:
-        found, report = read_samples_with_report(
+        report = ReadReport(file)
+        samples += read_samples(
             file,
+            report,
             tokenizer=tokenizer,
             expand=data.expand,
             tools=[] if data.tools == "none" else data.tools,
@@ -147,7 +150,6 @@ def read_data(config: TrainConfig, files: Sequence[str], tokenizer: Any) -> list
             split=data.split,
             skip_bad_rows=data.skip_bad_rows,
         )
-        samples += found
         for note in report.notes():
             _say(f"note: {file}: {note}")
     return samples

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from treetrain.attention.names import BACKEND_NAMES, check_backend
-from treetrain.cli.options import add_dtype_option, add_json_option
+from treetrain.cli.options import add_dtype_option
 from treetrain.cli.reading import add_group_option, add_reading_arguments, read_groups
 from treetrain.wording import say_count
 
@@ -76,7 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="attention implementation of the plain model (default: transformers' choice)",
     )
     parser.add_argument("--device", metavar="D", default="cpu", help="default: cpu")
-    add_json_option(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,53 +23,7 @@ from treetrain.errors import check_type
 
 def read_samples(
     path: str | Path,
-    *,
-    tokenizer: Tokenizer | None = None,
-    expand: Expand = "whole",
-    tools: str | Path | Tools | None = None,
-    select: Mapping[str, str] | None = None,
-    chat_template: str | None = None,
-    template_variables: Mapping[str, Any] | None = None,
-    end_completions: bool = True,
-    unrendered: Unrendered = "refuse",
-    split: str | None = None,
-    skip_bad_rows: bool = False,
-) -> list[Sample]:
-    """Reads a file of rows; `read_samples_with_report` gives the counts too.
-
-    Args:
-        path: as for `read_samples_with_report`, like everything below.
-        tokenizer: needed unless all rows are token ids.
-        expand: `whole` or `per_step`.
-        tools: schemas of tools, or their file.
-        select: values that fields of a row must have.
-        chat_template: Jinja text used instead of the tokenizer's own template.
-        template_variables: further variables of the template.
-        end_completions: whether a completion given as text ends with the end-of-text token.
-        unrendered: `refuse` or `count` tools and tool calls that the template leaves out.
-        split: which split of a folder that has several.
-        skip_bad_rows: whether wrong rows are skipped and counted.
-
-    Returns:
-        The sequences in the order of the file.
-    """
-    return read_samples_with_report(
-        path,
-        tokenizer=tokenizer,
-        expand=expand,
-        tools=tools,
-        select=select,
-        chat_template=chat_template,
-        template_variables=template_variables,
-        end_completions=end_completions,
-        unrendered=unrendered,
-        split=split,
-        skip_bad_rows=skip_bad_rows,
-    )[0]
-
-
-def read_samples_with_report(
-    path: str | Path,
+    report: ReadReport | None = None,
     *,
     tokenizer: Tokenizer | None = None,
     expand: Expand = "whole",
@@ -82,8 +36,8 @@ def read_samples_with_report(
     split: str | None = None,
     skip_bad_rows: bool = False,
     watch: DriftWatch | None = None,
-) -> tuple[list[Sample], ReadReport]:
-    """Reads a file of rows into sequences, and counts what was decided on the way.
+) -> list[Sample]:
+    """Reads a file of rows into sequences; `report` counts what was decided on the way.
 
     The kind of a row is known by its fields (`formats.ACCEPTED` lists them). Rows without a group
     are one group.
@@ -103,6 +57,7 @@ def read_samples_with_report(
     Args:
         path: file of JSON lines, one JSON array or object, a parquet file, a folder saved by
             `datasets`, or a tree file.
+        report: counts, added to, a `ReadReport(str(path))`; None: not kept.
         tokenizer: tokenizer of transformers; needed unless all rows are token ids.
         expand: `whole` or `per_step`.
         tools: schemas of the tools for conversations that have none of their own, or a JSON file of
@@ -120,15 +75,14 @@ def read_samples_with_report(
         watch: finds where recorded ids are left, or None.
 
     Returns:
-        The sequences in the order of the file, and the report.
+        The sequences in the order of the file.
 
     Raises:
         ValueError: a row is wrong (file, line, field and what was expected are named), an argument
             has an unknown value, or no row is selected.
         TypeError: an argument has another type.
     """  # noqa: DOC502 (iter_samples raises)
-    report = ReadReport(str(path))
-    samples = list(
+    return list(
         iter_samples(
             path,
             report,
@@ -145,7 +99,6 @@ def read_samples_with_report(
             watch=watch,
         )
     )
-    return samples, report
 
 
 def iter_samples(
@@ -167,7 +120,7 @@ def iter_samples(
     """Reads rows one by one; the memory it takes does not grow with the file.
 
     Args:
-        path: as for `read_samples_with_report`, like everything below.
+        path: as for `read_samples`, like everything below.
         report: counts, added to while rows are read and complete at the end; None: not kept.
         tokenizer: needed unless all rows are token ids.
         expand: `whole` or `per_step`.
@@ -183,7 +136,7 @@ def iter_samples(
 
     Returns:
         An iterator over the sequences in the order of the file. It raises what
-        `read_samples_with_report` raises of rows when it comes to them.
+        `read_samples` raises of rows when it comes to them.
 
     Raises:
         ValueError: an argument has an unknown value.
