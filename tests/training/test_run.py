@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
+from tests.training.breaking import break_attention
 from transformers import AutoModelForCausalLM
 
-from treetrain.attention import reference
 from treetrain.data.sample import Sample
 from treetrain.errors import EquivalenceError, UnsupportedModelError
 from treetrain.testing.models import make_tiny_model
@@ -30,23 +30,6 @@ def make_config(output, **values):
         **values,
     }
     return TrainConfig.model_validate(values)
-
-
-def break_attention(monkeypatch):
-    original = run_module.prepare
-
-    def prepare_then_break(model, backend):
-        handle = original(model, "reference")
-        find = reference.find_visibility
-
-        def leaky(packed, *, window=None, chunk=None):
-            right = find(packed, window=window, chunk=chunk)
-            return right | torch.ones_like(right).tril()
-
-        monkeypatch.setattr(reference, "find_visibility", leaky)
-        return handle
-
-    monkeypatch.setattr(run_module, "prepare", prepare_then_break)
 
 
 def test_a_run_ends_with_metrics_and_a_model_that_loads(tmp_path):

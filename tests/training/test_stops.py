@@ -187,8 +187,8 @@ def test_an_interruption_is_granted_after_the_step_with_a_checkpoint(tmp_path, s
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
     said = []
+    watches = interrupt_in(2, *signals)
     with pytest.raises(KeyboardInterrupt):
-        watches = interrupt_in(2, *signals)
         train(tmp_path / "out", save_every=None, watches=watches, say=said.append)
     assert_only_whole(tmp_path / "out", [2])
     assert "Ctrl-C now stops at once" in said[-2]

@@ -39,9 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the data, the figures and the trained model (default runs/demo)",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,7 +49,13 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
         0, or 1 where tree training was not equal to separate training.
+
+    Raises:
+        ValueError: there is a file in the place of the folder.
     """
+    # Told before anything that takes seconds is imported.
+    if args.out.exists() and not args.out.is_dir():
+        raise ValueError(f"--out must be a folder, got the file {str(args.out)!r}")
     import torch
 
     from treetrain.data.rows import read_samples_with_report

@@ -30,9 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "size (default: 440000000,28,16,128)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
-    parser.add_argument(
         "--html", metavar="PAGE", type=Path, help="write the counts and the largest trees as a page"
     )
 

@@ -1,4 +1,4 @@
-"""Turns a signal to end into a wish that is granted after the step; a second Ctrl-C stops at once."""
+"""A signal to end becomes a wish that is granted after the step; a second Ctrl-C stops at once."""
 
 from __future__ import annotations
 
