@@ -15,6 +15,7 @@ from treetrain.cli.models import load_model
 from treetrain.cli.reading import DEMO_TEMPLATE
 from treetrain.cli.sources import without_bars
 from treetrain.cli.tokenizers import load_tokenizer
+from treetrain.wording import say_count, say_duration
 
 EXIT_NOT_EQUAL = 1
 
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         "treetrain",
         [
             f"demo: model {args.model}, {size / 1e6:.1f} M parameters, float32; seed {args.seed}; "
-            f"{torch.get_num_threads()} threads; torch {torch.__version__}"
+            f"{say_count(torch.get_num_threads(), 'thread')}; torch {torch.__version__}"
         ],
     )
 
@@ -144,8 +145,8 @@ def run(args: argparse.Namespace) -> int:
     out.say(
         "done",
         [
-            f"in {int(seconds // 60)} min {int(seconds % 60)} s; data, figures, the trained model "
-            f"and the page report.html are in {args.out}"
+            f"in {say_duration(seconds)}; data, figures, the trained model and the page "
+            f"report.html are in {args.out}"
         ],
     )
     if args.json:

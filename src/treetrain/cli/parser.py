@@ -23,7 +23,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **{"formatter_class": _Formatter, **keywords})
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] (has overloads)
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
         """Look at the names of options, then parse.
 
         Args:

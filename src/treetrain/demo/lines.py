@@ -12,6 +12,7 @@ from treetrain.demo.stages import Measurement, Step
 from treetrain.progress import Progress
 from treetrain.report.inspection import Inspection
 from treetrain.verification.equivalence import Report
+from treetrain.wording import say_count
 
 MARGIN = 10
 BAR = 40
@@ -146,14 +147,15 @@ def tell_measurement(measurement: Measurement) -> list[str]:
         Lines.
     """
     lines = [
-        f"one step over {measurement.sequences} sequences, {measurement.flat_tokens:,} flat and "
-        f"{measurement.tree_tokens:,} tree tokens; forward and backward, in turn"
+        f"one step over {say_count(measurement.sequences, 'sequence')}, "
+        f"{measurement.flat_tokens:,} flat and {measurement.tree_tokens:,} tree tokens; forward "
+        "and backward, in turn"
     ]
     for name, timing in (("separate", measurement.separate), ("tree", measurement.tree)):
         low, high = timing.spread
         lines.append(
             f"{name:<9} {timing.median:7.2f} s   ({low:.2f} to {high:.2f}, "
-            f"{len(timing.seconds)} rounds)"
+            f"{say_count(len(timing.seconds), 'round')})"
         )
     lines.append(
         f"speed-up  {measurement.speedup:7.2f}     FLOP bound {measurement.bound:.2f}, of which it "

@@ -225,7 +225,7 @@ def _write_line(file: TextIO, metrics: StepMetrics) -> None:
 def _describe_end(done: Sequence[StepMetrics], output: Path) -> str:
     if not done:
         return f"no step was left to train; model in {output}"
-    text = f"trained {len(done)} steps: loss {done[0].loss:.4g} -> {done[-1].loss:.4g}"
+    text = f"trained {say_count(len(done), 'step')}: loss {done[0].loss:.4g} -> {done[-1].loss:.4g}"
     if done[-1].evaluation_loss is not None:
         text += f", evaluation loss {done[-1].evaluation_loss:.4g}"
     return f"{text}; model in {output}"
