@@ -262,3 +262,15 @@ def test_observers_are_told_what_the_run_is_and_each_step(tmp_path):
     config = make_config(tmp_path / "out", steps=2)
     run_training(make_tiny_model("llama"), SAMPLES, config, watches=(Watcher,), say=len)
     assert seen == [(tmp_path / "out", 2, 0, 1), (1, 1), (2, 2), None]
+
+
+@pytest.mark.parametrize(("advantages", "said_so"), [([0.0, 0.0], True), ([0.0, 1.0], False)])
+def test_advantages_that_are_all_0_are_said(tmp_path, advantages, said_so):
+    samples = [
+        Sample([1, 2, number], advantage=advantage) for number, advantage in enumerate(advantages)
+    ]
+    said = []
+    config = make_config(tmp_path / "out", loss={"name": "plain"}, steps=1)
+    run_training(make_tiny_model("llama"), samples, config, say=said.append)
+    note = "note: every advantage is 0: loss 'plain' makes no answer likelier"
+    assert (note in said) is said_so
