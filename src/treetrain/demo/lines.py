@@ -16,6 +16,8 @@ from treetrain.wording import say_count
 
 MARGIN = 10
 BAR = 40
+#: Times of equal programs differ by up to a fifth.
+BOUND_ROOM = 0.2
 
 
 class StageLines:
@@ -161,4 +163,6 @@ def tell_measurement(measurement: Measurement) -> list[str]:
         f"speed-up  {measurement.speedup:7.2f}     FLOP bound {measurement.bound:.2f}, of which it "
         f"is {measurement.bound_fraction:.0%}; losses differ by {measurement.loss_difference:.0e}"
     )
+    if measurement.bound_fraction > 1 + BOUND_ROOM:
+        lines.append("more than the bound allows: the machine was busy meanwhile; measure again")
     return lines
