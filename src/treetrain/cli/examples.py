@@ -46,4 +46,8 @@ def show_examples(verb: str) -> str:
     Returns:
         Lines, the first a heading.
     """
-    return "\n".join(["examples:", *(f"  {line}" for line in EXAMPLES[verb])])
+    lines = EXAMPLES[verb]
+    # The bare command's examples begin with the demo themselves.
+    reads = bool(verb) and any("greenhouse" in line or "examples/" in line for line in lines)
+    heading = "examples, in a clone after treetrain demo:" if reads else "examples:"
+    return "\n".join([heading, *(f"  {line}" for line in lines)])

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first = next((word for word in words if not word.startswith("-")), None)
     if first is not None and first not in VERBS:
         known = f"VERB must be one of {', '.join(VERBS)}"
-        parser.error(f"{known}, got '{first}'{suggest(first, VERBS)}")
+        parser.error(f"{known}, got {first!r}{suggest(first, VERBS)}")
     args = parser.parse_args(words)
     run = import_module(f"treetrain.cli.{args.verb}").run
     if args.debug or os.environ.get("TREETRAIN_DEBUG", "") not in ("", "0"):
