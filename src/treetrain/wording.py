@@ -13,7 +13,7 @@ def say_count(count: int, noun: str) -> str:
 
     Args:
         count: how many.
-        noun: one of it; its plural ends in "s", or in "es" after "ch".
+        noun: one of it; its plural ends in "s", in "es" after "ch", in "ves" for "f".
 
     Returns:
         The number, with separators of thousands, and the noun in the number that goes with it.
@@ -22,8 +22,10 @@ def say_count(count: int, noun: str) -> str:
         >>> say_count(1, "group"), say_count(1200, "branch")
         ('1 group', '1,200 branches')
     """
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"
+    if count != 1:
+        stem = noun.removesuffix("f")
+        noun = f"{stem}ves" if stem != noun else noun + ("es" if noun.endswith("ch") else "s")
+    return f"{count:,} {noun}"
 
 
 def say_short(value: float) -> str:
@@ -54,12 +56,15 @@ def say_duration(seconds: float) -> str:
         seconds: how long.
 
     Returns:
-        Whole seconds, minutes, hours and days.
+        Whole seconds, minutes, hours and days; milliseconds below one second.
 
     Example:
-        >>> say_duration(59.7), say_duration(3700), say_duration(200_000)
-        ('1 min 0 s', '1 h 1 min', '2 d 7 h')
+        >>> say_duration(0.25), say_duration(59.7), say_duration(3700), say_duration(200_000)
+        ('250 ms', '1 min 0 s', '1 h 1 min', '2 d 7 h')
     """
+    milliseconds = round(1000 * seconds)
+    if 0 < milliseconds < 1000:
+        return f"{milliseconds} ms"
     whole = round(seconds)
     for size, unit, small, part in _DURATIONS:
         if whole >= size:

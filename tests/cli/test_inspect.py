@@ -150,6 +150,7 @@ def test_text_says_whether_it_pays_and_why(write_rows, ids, capsys):
         (["missing.jsonl"], "missing.jsonl"),
         (["{talks}"], "rows of text need a tokenizer; give --tokenizer T"),
         (["{ids}", "--shape", "1,2"], "--shape must be four integers"),
+        (["missing.jsonl", "--html", "no/p.html"], "--html must lie in a folder that exists"),
         (["{ids}", "--select", "kind"], "--select must be NAME=VALUE, got 'kind'"),
         (["{ids}", "--tokenizer", "no/such/tokenizer"], "tokenizer must be a folder"),
     ],
@@ -236,5 +237,6 @@ def test_html_and_json_go_together(ids, tmp_path, capsys):
 
 
 def test_a_page_that_cannot_be_written_is_wrong_input(ids, tmp_path, capsys):
-    assert main(["inspect", str(ids), "--html", str(tmp_path / "no" / "p.html")]) == 2
-    assert "no/" in capsys.readouterr().err
+    (tmp_path / "page.html").mkdir()
+    assert main(["inspect", str(ids), "--html", str(tmp_path / "page.html")]) == 2
+    assert "page.html" in capsys.readouterr().err

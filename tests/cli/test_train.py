@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -252,19 +255,50 @@ def test_adapters_and_evaluation_files_are_trained_and_read(config, tmp_path):
     assert lines[3]["evaluation_loss"] < lines[1]["evaluation_loss"]
 
 
-def test_ctrl_c_ends_with_130_without_a_traceback_and_leaves_a_run_to_go_on_with(config, tmp_path):
+def start_endless(config, **streams):
+    """Starts a run of many steps in a process of its own, and waits for the first."""
     words = [sys.executable, "-m", "treetrain.cli.main", "train", str(config)]
     words += ["--set", "steps=100000", "--set", "check.on_difference=off"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    metrics = tmp_path / "out" / "metrics.jsonl"
+    process = subprocess.Popen(words, **streams)
+    metrics = config.parent / "out" / "metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    return process
+
+
+def assert_goes_on(output):
+    """Its one checkpoint is of the last step that was done."""
+    (last,) = output.glob("checkpoint-*")
+    state = json.loads((last / "trainer_state.json").read_text())
+    assert state["global_step"] == len((output / "metrics.jsonl").read_text().splitlines())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_is_130_without_a_traceback_and_leaves_a_run_to_go_on_with(
+    config, tmp_path, number
+):
+    process = start_endless(config, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.send_signal(number)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "once more stops at once" in err
+    assert "Ctrl-C now stops at once" in err
     assert f"go on with: treetrain train {tmp_path}/out/config.yaml --resume" in err
-    (last,) = (tmp_path / "out").glob("checkpoint-*")
-    state = json.loads((last / "trainer_state.json").read_text())
-    assert state["global_step"] == len(metrics.read_text().splitlines())
+    assert_goes_on(tmp_path / "out")
+
+
+def test_a_terminal_that_closes_leaves_a_run_to_go_on_with(config, tmp_path):
+    ours, terminal = os.openpty()
+    process = start_endless(
+        config,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # the system then tells it
+    )
+    os.close(terminal)
+    os.close(ours)
+    assert process.wait(timeout=120) == 130
+    assert_goes_on(tmp_path / "out")
+    assert (tmp_path / "out" / "report.html").exists()

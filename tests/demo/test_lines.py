@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,6 @@ def test_measurement_names_speedup_beside_the_bound() -> None:
     assert "9.00 s   (8.00 to 10.00, 3 rounds)" in text
     assert "2.00 s   (1.00 to 4.00, 3 rounds)" in text
     assert "4.50     FLOP bound 5.00, of which it is 90%" in text
+    assert "measure again" not in text
+    lines = tell_measurement(replace(measurement, bound=3.0))
+    assert lines[-1].startswith("more than the bound allows: ")

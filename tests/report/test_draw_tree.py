@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.report.hostile import HOSTILE, assert_harmless
 
 from treetrain.report.draw_tree import MOST_RUNS, WIDTH, draw_tree
+from treetrain.report.tree_section import show_trees
 from treetrain.testing.trees import tree_family
 from treetrain.tree.build import build_prefix_tree
 
@@ -95,3 +96,12 @@ def test_an_empty_tree_is_an_empty_drawing() -> None:
     drawing = draw_tree(build_prefix_tree([[]]), "empty")
     assert drawing.runs == ()
     assert_harmless(drawing.svg)
+
+
+def test_a_text_is_cut_once_and_what_is_left_out_is_counted_once():
+    tree = build_prefix_tree([list(range(1000))])
+    first = draw_tree(tree, "a tree", lambda ids: "long " * len(ids)).runs[0].parts[0]
+    assert str(first).endswith("long  … (976 more tokens)")
+    shown = show_trees([("a tree", tree)], lambda ids: "long " * len(ids))
+    assert "(40 more characters)</" in shown.partition("<table")[2]
+    assert "more token" not in shown.partition("<table")[2]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import peft
 import pytest
@@ -38,6 +39,12 @@ def test_adapters_alone_are_trained_and_saved_and_load_onto_the_model(tmp_path):
         assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
     inside = model.unload().state_dict()
     assert all(torch.equal(inside[name], value) for name, value in before.items())
+
+
+def test_adapters_are_put_in_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        add_lora(make_tiny_model("llama"), make_lora(), seed=0)
 
 
 def test_the_seed_decides_what_adapters_begin_with_and_moves_no_random_state():

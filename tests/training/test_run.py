@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
+from tests.training.breaking import break_attention
 from tests.training.runs import SAMPLES, make_config
 from transformers import AutoModelForCausalLM
 
-from treetrain.attention import reference
 from treetrain.data.sample import Sample
 from treetrain.errors import EquivalenceError, UnsupportedModelError
 from treetrain.testing.models import make_tiny_model
@@ -15,23 +15,6 @@ from treetrain.testing.trees import tree_family
 from treetrain.training import run as run_module
 from treetrain.training.first_check import choose_few
 from treetrain.training.run import run_training
-
-
-def break_attention(monkeypatch):
-    original = run_module.prepare
-
-    def prepare_then_break(model, backend):
-        handle = original(model, "reference")
-        find = reference.find_visibility
-
-        def leaky(packed, *, window=None, chunk=None):
-            right = find(packed, window=window, chunk=chunk)
-            return right | torch.ones_like(right).tril()
-
-        monkeypatch.setattr(reference, "find_visibility", leaky)
-        return handle
-
-    monkeypatch.setattr(run_module, "prepare", prepare_then_break)
 
 
 def test_a_run_ends_with_metrics_and_a_model_that_loads(tmp_path):
@@ -264,3 +247,15 @@ def test_observers_are_told_what_the_run_is_and_each_step(tmp_path):
     config = make_config(tmp_path / "out", steps=2)
     run_training(make_tiny_model("llama"), SAMPLES, config, watches=(Watcher,), say=len)
     assert seen == [(tmp_path / "out", 2, 0, 1), (1, 1), (2, 2), None]
+
+
+@pytest.mark.parametrize(("advantages", "said_so"), [([0.0, 0.0], True), ([0.0, 1.0], False)])
+def test_advantages_that_are_all_0_are_said(tmp_path, advantages, said_so):
+    samples = [
+        Sample([1, 2, number], advantage=advantage) for number, advantage in enumerate(advantages)
+    ]
+    said = []
+    config = make_config(tmp_path / "out", loss={"name": "plain"}, steps=1)
+    run_training(make_tiny_model("llama"), samples, config, say=said.append)
+    note = "note: every advantage is 0: loss 'plain' makes no answer likelier"
+    assert (note in said) is said_so

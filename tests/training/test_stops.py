@@ -121,31 +121,55 @@ def test_a_loss_that_is_not_finite_names_the_step_and_spares_the_checkpoints(
     assert not (tmp_path / "out" / "config.json").exists()
 
 
-def press(times=1):
-    for _ in range(times):
-        os.kill(os.getpid(), signal.SIGINT)
+def press(*signals):
+    for number in signals:
+        os.kill(os.getpid(), number)
 
 
-def test_an_interruption_is_granted_after_the_step_with_a_checkpoint(tmp_path):
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize(
+    "signals",
+    [
+        [signal.SIGINT],
+        [signal.SIGTERM],
+        [signal.SIGHUP],
+        [signal.SIGHUP, signal.SIGHUP],
+        [signal.SIGINT, signal.SIGTERM, signal.SIGTERM],
+    ],
+    ids=lambda signals: "+".join(number.name for number in signals),
+)
+def test_an_interruption_is_granted_after_the_step_with_a_checkpoint(tmp_path, signals):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
     said = []
+    watches = after(2, partial(press, *signals))
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "out", save_every=None, watches=after(2, press), say=said.append)
+        train(tmp_path / "out", save_every=None, watches=watches, say=said.append)
     assert_only_whole(tmp_path / "out", [2])
-    assert "once more stops at once" in said[-2]
+    assert "Ctrl-C now stops at once" in said[-2]
     assert "interrupted after step 2" in said[-1]
     assert said[-1].endswith(f"go on with: treetrain train {tmp_path}/out/config.yaml --resume")
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert [signal.getsignal(number) for number in numbers] == before
     done = train(tmp_path / "out", save_every=None, resume=True)
     assert [metrics.step for metrics in done] == [3, 4]
 
 
-def test_a_second_interruption_stops_at_once(tmp_path):
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_further_ctrl_c_stops_at_once(tmp_path, first):
     said = []
+    signals = [first, signal.SIGINT]
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "out", watches=after(2, partial(press, 2)), say=said.append)
+        train(tmp_path / "out", watches=after(2, partial(press, *signals)), say=said.append)
     assert_only_whole(tmp_path / "out", [1])
     assert "checkpoint-000001 is whole" in said[-1]
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        done = train(tmp_path / "out", watches=after(2, partial(press, signal.SIGHUP)))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert len(done) == 4
 
 
 def test_outside_the_main_thread_signals_are_left_alone(tmp_path):

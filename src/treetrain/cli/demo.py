@@ -15,6 +15,7 @@ from treetrain.cli.models import load_model
 from treetrain.cli.reading import DEMO_TEMPLATE
 from treetrain.cli.sources import without_bars
 from treetrain.cli.tokenizers import load_tokenizer
+from treetrain.wording import say_count, say_duration
 
 EXIT_NOT_EQUAL = 1
 
@@ -39,9 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the data, the figures and the trained model (default runs/demo)",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,7 +50,13 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
         0, or 1 where tree training was not equal to separate training.
+
+    Raises:
+        ValueError: there is a file in the place of the folder.
     """
+    # Told before anything that takes seconds is imported.
+    if args.out.exists() and not args.out.is_dir():
+        raise ValueError(f"--out must be a folder, got the file {str(args.out)!r}")
     import torch
 
     from treetrain.data.report import ReadReport
@@ -84,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         "treetrain",
         [
             f"demo: model {args.model}, {size / 1e6:.1f} M parameters, float32; seed {args.seed}; "
-            f"{torch.get_num_threads()} threads; torch {torch.__version__}"
+            f"{say_count(torch.get_num_threads(), 'thread')}; torch {torch.__version__}"
         ],
     )
 
@@ -166,11 +170,10 @@ def run(args: argparse.Namespace) -> int:
         ),
     )
     (args.out / "demo.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    minutes, rest = divmod(int(seconds), 60)
     out.say(
         "done",
         [
-            f"in {minutes} min {rest} s; data, figures and the trained model are in {args.out}",
+            f"in {say_duration(seconds)}; data, figures and the trained model are in {args.out}",
             f"all of it as a page: {args.out / 'report.html'}",
         ],
     )

@@ -16,14 +16,11 @@ MARKS = {"ok": "ok", "missing": "-", "broken": "BROKEN"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the verb's arguments.
+    """Adds the verb's arguments: none of its own.
 
     Args:
         parser: the verb's own parser.
     """
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
 
 
 def run(args: argparse.Namespace) -> int:

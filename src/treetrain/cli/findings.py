@@ -16,6 +16,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from treetrain.attention.names import BACKEND_NAMES
+from treetrain.wording import say_count
 
 State = Literal["ok", "missing", "broken"]
 
@@ -123,7 +124,10 @@ def find_devices(torch: Any) -> Iterator[Finding]:
     Yields:
         A finding for the CPU, for each CUDA device or why there is none, and for Apple's GPU.
     """
-    threads = f"{torch.get_num_threads()} threads of {os.cpu_count()} processors"
+    threads = (
+        f"{say_count(torch.get_num_threads(), 'thread')} of "
+        f"{say_count(os.cpu_count() or 1, 'processor')}"
+    )
     yield Finding("device", "cpu", "ok", f"{platform.machine()}, {threads}")
     # A build for AMD's GPUs calls them cuda too.
     built = torch.version.cuda or torch.version.hip

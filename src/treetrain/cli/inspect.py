@@ -30,9 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "size (default: 440000000,28,16,128)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
-    parser.add_argument(
         "--html", metavar="PAGE", type=Path, help="write the counts and the largest trees as a page"
     )
 
@@ -45,7 +42,13 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
         Exit code 0.
+
+    Raises:
+        ValueError: the page would lie in a folder that is not there.
     """
+    # Told before the file is read.
+    if args.html is not None and not args.html.parent.is_dir():
+        raise ValueError(f"--html must lie in a folder that exists, got {str(args.html)!r}")
     from treetrain.cli.tokenizers import load_tokenizer, plain_decode
     from treetrain.data.drift_watch import DriftWatch
     from treetrain.progress import Progress

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from treetrain.data.sample import Sample
+from treetrain.wording import say_count
 
 
 def select_groups(
@@ -105,8 +106,8 @@ def _fill(samples: Sequence[Sample], chosen: set[int], limit: int) -> list[Sampl
             room -= len(sample)
     if not any(len(samples[place]) for place in kept):
         raise ValueError(
-            f"token limit must be at least the length of the shortest sequence, "
-            f"{min(map(len, samples))}, got {limit}"
+            "the limit of tokens must be at least the length of the shortest sequence, "
+            f"{min(map(len, samples)):,}, got {limit:,}"
         )
     return [samples[place] for place in sorted(kept)]
 
@@ -117,6 +118,7 @@ def _note(samples: Sequence[Sample], kept: Sequence[Sample], reason: str) -> lis
     tokens, all_tokens = sum(map(len, kept)), sum(map(len, samples))
     groups, all_groups = (len({sample.group for sample in some}) for some in (kept, samples))
     return [
-        f"{reason}: {len(kept)} of {len(samples)} sequences, {tokens:,} of {all_tokens:,} flat "
-        f"tokens, {groups} of {all_groups} groups; the others were left out"
+        f"{reason}: {len(kept):,} of {say_count(len(samples), 'sequence')}, {tokens:,} of "
+        f"{all_tokens:,} flat tokens, {groups} of {say_count(all_groups, 'group')}; the others "
+        "were left out"
     ]

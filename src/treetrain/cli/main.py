@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import treetrain
+from treetrain.cli.examples import show_examples
+from treetrain.cli.parser import Parser, suggest
 from treetrain.errors import EquivalenceError
 from treetrain.progress import Progress
 
@@ -28,6 +30,10 @@ VERBS = {
     "demo": "the whole way on a built-in data set: generate, inspect, verify, measure, train, act",
 }
 
+EXIT_CODES = (
+    "Exit codes: 0 done,\n1 not equal (doctor: something is broken), 2 wrong usage or input, "
+    "130 interrupted."
+)
 EXIT_NOT_EQUAL = 1
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -43,17 +49,23 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
     Returns:
         The parser; its result has `verb`, and `debug` once a verb was given.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="treetrain",
         description="Train language models on sequences that share prefixes.",
-        epilog="exit codes: 0 done, 1 not equal (doctor: broken), 2 wrong usage or input",
+        epilog=show_examples("") + "\n\nVERB --help shows more. " + EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"treetrain {treetrain.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, summary in VERBS.items():
         child = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:])
         if name == verb:
+            child.epilog = show_examples(name)
             import_module(f"treetrain.cli.{name}").add_arguments(child)
+            child.add_argument(
+                "--json",
+                action="store_true",
+                help="print one JSON object on stdout and nothing else there",
+            )
             child.add_argument(
                 "--debug", action="store_true", help="show the traceback of an error"
             )
@@ -72,7 +84,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((word for word in words if word in VERBS), None)
-    args = build_parser(verb).parse_args(words)
+    parser = build_parser(verb)
+    if not words:
+        parser.print_help(sys.stderr)
+        parser.exit(EXIT_WRONG_INPUT)
+    first = next((word for word in words if not word.startswith("-")), None)
+    if first is not None and first not in VERBS:
+        known = f"VERB must be one of {', '.join(VERBS)}"
+        parser.error(f"{known}, got {first!r}{suggest(first, VERBS)}")
+    args = parser.parse_args(words)
     run = import_module(f"treetrain.cli.{args.verb}").run
     if args.debug or os.environ.get("TREETRAIN_DEBUG", "") not in ("", "0"):
         return run(args)
@@ -99,8 +119,10 @@ def _complain(error: Exception, code: int) -> int:
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # What differs is a report, whose lines are figures; any other message is a sentence.
+    between = "\n  " if isinstance(error, EquivalenceError) else " "
     Progress().wipe()
-    print(f"treetrain: {' '.join(lines) or type(error).__name__}", file=sys.stderr)
+    print(f"treetrain: {between.join(lines) or type(error).__name__}", file=sys.stderr)
     return code
 
 

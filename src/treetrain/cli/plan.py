@@ -80,9 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="all groups in one step (default: each group in a step of its own)",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
 
 
 def run(args: argparse.Namespace) -> int:

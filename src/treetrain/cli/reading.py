@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: What messages call an argument of `read_samples`, and the option that sets it.
 OPTIONS = {
-    "tokenizer=...": "--tokenizer T",
+    "tokenizer=...": "--tokenizer T, a folder or a model's name ('demo' for a first look)",
     "expand='per_step'": "--expand per_step",
     "expand='whole'": "--expand whole",
     "unrendered='count'": "--unrendered count",

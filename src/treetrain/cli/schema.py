@@ -7,14 +7,14 @@ import json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `treetrain schema`: none.
+    """Adds the arguments of `treetrain schema`: none of its own.
 
     Args:
         parser: parser of this verb.
     """
     parser.epilog = (
-        "save it, and begin a configuration with "
-        "'# yaml-language-server: $schema=treetrain.schema.json'"
+        f"{parser.epilog}\n\nBegin a configuration beside it with\n"
+        "  # yaml-language-server: $schema=treetrain.schema.json"
     )
 
 
@@ -29,5 +29,5 @@ def run(args: argparse.Namespace) -> int:
     """
     from treetrain.training.config_schema import make_schema
 
-    print(json.dumps(make_schema(), indent=2))
+    print(json.dumps(make_schema(), indent=None if args.json else 2))
     return 0

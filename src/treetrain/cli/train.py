@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
     from treetrain.data.sample import Sample
     from treetrain.training.config import TrainConfig
+    from treetrain.training.trainer import StepMetrics
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +74,14 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.training.trackers import Trackers
 
     progress = Progress()
+    notes: list[str] = []
+
+    def say(line: str) -> None:
+        note = line.startswith("note: ")
+        if note:
+            notes.append(line.removeprefix("note: "))
+        print(line, file=sys.stderr if note or args.json else sys.stdout, flush=True)
+
     claim_output(Path(config.output), overwrite=config.overwrite, resume=args.resume)
     if config.model.path is not None:
         # What a name or a config can tell is told before rows are read and weights loaded.
@@ -88,13 +99,13 @@ def run(args: argparse.Namespace) -> int:
     if template is not None:
         # The saved tokenizer must render what was trained.
         tokenizer.chat_template = template
-    samples = read_data(config, config.data.files, tokenizer)
-    samples, notes = limit_tokens(samples, config.data.limit_tokens)
-    for note in notes:
-        _say(f"note: {note}")
+    samples = read_data(config, config.data.files, tokenizer, say)
+    samples, limited = limit_tokens(samples, config.data.limit_tokens)
+    for note in limited:
+        say(f"note: {note}")
     evaluated: list[Sample] = []
     if config.evaluation is not None and config.evaluation.files is not None:
-        evaluated = read_data(config, config.evaluation.files, tokenizer)
+        evaluated = read_data(config, config.evaluation.files, tokenizer, say)
     progress("making the model" if config.model.path is None else "loading the model")
     model = build_model(config, [*samples, *evaluated], tokenizer)
     device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -102,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     progress.wipe()
     try:
         with without_bars():
-            run_training(
+            done = run_training(
                 model,
                 samples,
                 config,
@@ -110,21 +121,40 @@ def run(args: argparse.Namespace) -> int:
                 evaluated=evaluated,
                 resume=args.resume,
                 # Left in reverse order: the bar ends before the report is told.
-                watches=(watch_for_report(model, tokenizer, _say), Trackers, show_run),
-                say=_say,
+                watches=(watch_for_report(model, tokenizer, say), Trackers, show_run),
+                say=say,
             )
     except RandomModelError as error:
         raise RandomModelError(error.what, _dropout_way_out(model, config)) from error
+    if args.json:
+        print(json.dumps(_as_json(config, done, notes), ensure_ascii=False))
     return 0
 
 
-def read_data(config: TrainConfig, files: Sequence[str], tokenizer: Any) -> list[Sample]:
+def _as_json(
+    config: TrainConfig, done: Sequence[StepMetrics], notes: Sequence[str]
+) -> dict[str, Any]:
+    """What `--json` prints: where the model is, and the figures of the first and the last step."""
+    first, last = (asdict(done[0]), asdict(done[-1])) if done else (None, None)
+    return {
+        "output": config.output,
+        "steps": len(done),
+        "first": first,
+        "last": last,
+        "notes": list(notes),
+    }
+
+
+def read_data(
+    config: TrainConfig, files: Sequence[str], tokenizer: Any, say: Callable[[str], None]
+) -> list[Sample]:
     """Reads files of rows as a configuration says.
 
     Args:
         config: the configuration.
         files: its files, those that are trained or those that are evaluated.
         tokenizer: tokenizer for rows of text.
+        say: prints a line for a person.
 
     Returns:
         The sequences.
@@ -151,7 +181,7 @@ def read_data(config: TrainConfig, files: Sequence[str], tokenizer: Any) -> list
             skip_bad_rows=data.skip_bad_rows,
         )
         for note in report.notes():
-            _say(f"note: {file}: {note}")
+            say(f"note: {file}: {note}")
     return samples
 
 
@@ -213,7 +243,3 @@ def _dropout_way_out(model: Any, config: TrainConfig) -> str:
     if config.model.scratch is not None:
         return f"set {' and '.join(f'model.scratch.config.{name}' for name in rates)} to 0"
     return f"set {' and '.join(rates)} to 0 in the config.json of model.path, {config.model.path}"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr if line.startswith("note: ") else sys.stdout, flush=True)

@@ -76,9 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="attention implementation of the plain model (default: transformers' choice)",
     )
     parser.add_argument("--device", metavar="D", default="cpu", help="default: cpu")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
 
 
 def run(args: argparse.Namespace) -> int:

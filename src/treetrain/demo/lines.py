@@ -15,9 +15,12 @@ from treetrain.demo.measure import Measurement
 from treetrain.progress import Progress
 from treetrain.report.inspection import Inspection
 from treetrain.verification.equivalence import Report
+from treetrain.wording import say_count
 
 MARGIN = 10
 STRETCHES = 8
+#: Times of equal programs differ by up to a fifth.
+BOUND_ROOM = 0.2
 
 
 class StageLines:
@@ -195,17 +198,20 @@ def tell_measurement(measurement: Measurement) -> list[str]:
         Lines.
     """
     lines = [
-        f"one step over {measurement.sequences} sequences, {measurement.flat_tokens:,} flat and "
-        f"{measurement.tree_tokens:,} tree tokens; forward and backward, in turn"
+        f"one step over {say_count(measurement.sequences, 'sequence')}, "
+        f"{measurement.flat_tokens:,} flat and {measurement.tree_tokens:,} tree tokens; forward "
+        "and backward, in turn"
     ]
     for name, timing in (("separate", measurement.separate), ("tree", measurement.tree)):
         low, high = timing.spread
         lines.append(
             f"{name:<9} {timing.median:7.2f} s   ({low:.2f} to {high:.2f}, "
-            f"{len(timing.seconds)} rounds)"
+            f"{say_count(len(timing.seconds), 'round')})"
         )
     lines.append(
         f"speed-up  {measurement.speedup:7.2f}     FLOP bound {measurement.bound:.2f}, of which it "
         f"is {measurement.bound_fraction:.0%}; losses differ by {measurement.loss_difference:.0e}"
     )
+    if measurement.bound_fraction > 1 + BOUND_ROOM:
+        lines.append("more than the bound allows: the machine was busy meanwhile; measure again")
     return lines

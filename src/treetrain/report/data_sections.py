@@ -122,7 +122,8 @@ def _parting(one: Json) -> str:
     alike = "" if one["places"] == 1 else " that begin alike"
     head = (
         f"{say_count(one['places'], 'branch')}{alike}: {say_count(one['tokens'], 'token')}, "
-        f"{one['repeated']:,} of them repeated; for example at depth {one['depth']:,}{place}"
+        f"{one['repeated']:,} of them repeated; "
+        f"{'' if one['places'] == 1 else 'for example '}at depth {one['depth']:,}{place}"
     )
     return (
         f'<h3><bdi>{escape(head)}</bdi></h3><dl class="parting">' + "".join(_texts(one)) + "</dl>"

@@ -36,6 +36,7 @@ class Part:
         tokens: tokens of the nodes.
         sequences: sequences through the first node.
         text: the first tokens, as text where they can be decoded.
+        more: tokens after those.
     """
 
     nodes: int
@@ -43,12 +44,14 @@ class Part:
     tokens: int
     sequences: int
     text: str
+    more: int
 
     def __str__(self) -> str:
         joined = "" if self.nodes == 1 else f" in {say_count(self.nodes, 'node')}"
         return (
             f"{say_count(self.tokens, 'token')}{joined} at depth {self.depth:,}, "
             f"{say_count(self.sequences, 'sequence')}: {self.text}"
+            + (f" … ({say_count(self.more, 'more token')})" if self.more else "")
         )
 
 
@@ -161,14 +164,13 @@ def _parts(
             after = last + 1
         stop = int(tree.node_starts[after])
         ids = tree.tokens[begin : min(stop, begin + SHOWN_TOKENS)].tolist()
-        more = stop - begin - len(ids)
         yield Part(
             nodes=after - first,
             depth=int(tree.depth_starts[first]),
             tokens=stop - begin,
             sequences=int(tree.path_counts[first]),
-            text=(decode(ids) if decode is not None else " ".join(map(str, ids)))
-            + (f" … ({say_count(more, 'more token')})" if more else ""),
+            text=decode(ids) if decode is not None else " ".join(map(str, ids)),
+            more=stop - begin - len(ids),
         )
         first = after
 

@@ -22,6 +22,7 @@ from treetrain.report.outcome_sections import show_agreement, show_attempts
 from treetrain.report.safe_text import escape
 from treetrain.report.tree_section import show_trees
 from treetrain.tree.prefix_tree import PrefixTree
+from treetrain.wording import say_count
 
 Json = Mapping[str, Any]
 
@@ -125,5 +126,5 @@ def _lines(text: str) -> str:
     # Line ends are the only control characters that stay what they are.
     shown = text[:CONFIG_SHOWN].split("\n")
     cut = len(text) - CONFIG_SHOWN
-    more = f"\n… ({cut:,} more characters)" if cut > 0 else ""
+    more = f"\n… ({say_count(cut, 'more character')})" if cut > 0 else ""
     return "\n".join(escape(line, 1000) for line in shown) + more

@@ -8,6 +8,8 @@ from __future__ import annotations
 import html
 import unicodedata
 
+from treetrain.wording import say_count
+
 #: Characters of one text that a page shows, unless a place has its own bound.
 LONGEST = 240
 MOST_MARKS = 4
@@ -33,7 +35,7 @@ def shorten(text: str, longest: int = LONGEST) -> str:
     """
     if len(text) <= longest:
         return text
-    return f"{text[:longest]} … ({len(text) - longest:,} more characters)"
+    return f"{text[:longest]} … ({say_count(len(text) - longest, 'more character')})"
 
 
 def reveal(text: str) -> str:

@@ -117,11 +117,13 @@ def as_text(
     lines += [
         _row("all", total, inspection.flop_bound, inspection.targets),
         "",
-        f"POR {100 * total.por:.1f} %; {total.nodes} nodes, {total.leaves} leaves, {total.runs} "
-        f"runs, {total.roots} roots; longest path {total.depth_max} tokens; "
-        f"{inspection.targets_flat} targets in the sequences, {inspection.targets} in the trees",
-        f"attention pairs {total.attention_pairs_flat} flat, {total.attention_pairs_tree} tree; "
-        f"mean of the groups' token reductions {inspection.token_reduction_mean:.2f}",
+        f"POR {100 * total.por:.1f} %; {say_count(total.nodes, 'node')}, "
+        f"{say_count(total.leaves, 'leaf')}, {say_count(total.runs, 'run')}, "
+        f"{say_count(total.roots, 'root')}; longest path {say_count(total.depth_max, 'token')}; "
+        f"{say_count(inspection.targets_flat, 'target')} in the sequences, "
+        f"{inspection.targets:,} in the trees",
+        f"attention pairs {total.attention_pairs_flat:,} flat, {total.attention_pairs_tree:,} "
+        f"tree; mean of the groups' token reductions {inspection.token_reduction_mean:.2f}",
         f"FLOP bound {inspection.flop_bound:.2f} (against separate sequences without those that "
         f"are prefixes of others: {inspection.leafized_flop_bound:.2f}) for {shape.parameters:,} "
         f"parameters, {shape.layers} layers of {shape.heads} heads of {shape.head_size}",

@@ -5,6 +5,7 @@ peft is imported where adapters are asked for; without it a run that wants none 
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def add_lora(model: Any, config: LoraConfig, *, seed: int) -> Any:
         use_rslora=config.rank_stabilised,
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        # peft asks for a name that transformers is about to take away; no user can change that.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         torch.manual_seed(seed)
         try:
             return peft.get_peft_model(model, settings)

@@ -1,16 +1,24 @@
-"""Turns a first Ctrl-C into a wish that is granted after the step; a second one stops at once."""
+"""A signal to end becomes a wish that is granted after the step; a second Ctrl-C stops at once."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+#: Ctrl-C, a scheduler or supervisor, a terminal that closes (which not every system tells).
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+_OUTPUTS = (1, 2)  # file descriptors
+
 
 class Interruption:
-    """Notes SIGINT and SIGTERM while it is entered; on the main thread only.
+    """Notes SIGINT, SIGTERM and SIGHUP while it is entered; on the main thread only.
+
+    A second SIGINT is what it was before. The others may come many times: a terminal that closes
+    and its shell both send SIGHUP.
 
     Args:
         say: prints a line for a person.
@@ -22,11 +30,13 @@ class Interruption:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._before: dict[int, Any] = {}
+        self._terminals: list[int] = []
         self.wished = False
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            self._terminals = [output for output in _OUTPUTS if os.isatty(output)]
+            for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
                 # A signal that is ignored (nohup) stays so.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
@@ -38,16 +48,27 @@ class Interruption:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._give_back()
+        for number in list(self._before):
+            self._give_back(number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        self._leave_closed_terminals()
+        if self.wished and number != signal.SIGINT:
+            return
         self.wished = True
-        self._give_back()
+        self._give_back(signal.SIGINT)
         self._say(
-            "note: interrupted: the step is finished and saved first; once more stops at once"
+            "note: interrupted: the step is finished and saved first; Ctrl-C now stops at once"
         )
 
-    def _give_back(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
+    def _leave_closed_terminals(self) -> None:
+        """What is still printed to a terminal that closed would be an error, so it goes nowhere."""
+        for output in self._terminals:
+            if not os.isatty(output):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, output)
+                os.close(nowhere)
+
+    def _give_back(self, number: int) -> None:
+        if number in self._before:
+            signal.signal(number, self._before.pop(number))

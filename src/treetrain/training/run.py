@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import torch
 import yaml
 
@@ -98,6 +99,8 @@ def run_training(
     rows = make_rows(samples, config.tree, seed=seed)
     others = make_rows(held, config.tree, seed=None) if held else EpochRows([], {})
     say(describe_batches(rows.batches, rows.partitions))
+    if config.loss.name != "sft" and all(_is_level(sample) for sample in samples):
+        say(f"note: every advantage is 0: loss {config.loss.name!r} makes no answer likelier")
     per_epoch = math.ceil(len(rows.batches) / config.accumulation)
     steps = config.steps or (config.epochs or 1) * per_epoch
     keeper = Keeper(output, config, fingerprint, steps=steps, per_epoch=per_epoch, say=say)
@@ -222,10 +225,14 @@ def _write_line(file: TextIO, metrics: StepMetrics) -> None:
     file.flush()
 
 
+def _is_level(sample: Sample) -> bool:
+    return sample.advantage is not None and not np.any(sample.advantage)
+
+
 def _describe_end(done: Sequence[StepMetrics], output: Path) -> str:
     if not done:
         return f"no step was left to train; model in {output}"
-    text = f"trained {len(done)} steps: loss {done[0].loss:.4g} -> {done[-1].loss:.4g}"
+    text = f"trained {say_count(len(done), 'step')}: loss {done[0].loss:.4g} -> {done[-1].loss:.4g}"
     if done[-1].evaluation_loss is not None:
         text += f", evaluation loss {done[-1].evaluation_loss:.4g}"
     return f"{text}; model in {output}"
