@@ -5,7 +5,6 @@ A checked row says what was written; `expand` makes sequences of it.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -22,7 +21,7 @@ from treetrain.data.fields import (
     Row,
     as_object,
     check_fields,
-    field_error,
+    load_field,
 )
 from treetrain.data.sharegpt import ShareGptRow
 from treetrain.data.step_rows import StepRow, divide_batch, find_names
@@ -203,12 +202,7 @@ def _with_lists(fields: Json, source: str) -> Json:
     for name in ("messages", "conversations", "history"):
         text = fields.get(name)
         if isinstance(text, str):
-            try:
-                read[name] = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise field_error(
-                    source, name, f"must be a list, or JSON text of one, got {text[:60]!r}: {error}"
-                ) from error
+            read[name] = load_field(text, source, name, expected="a list, or JSON text of one")
     return {**fields, **read} if read else fields
 
 

@@ -5,7 +5,7 @@ This file holds the type; `rows` reads samples from files, `chat` renders conver
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,6 +171,33 @@ class Sample:
         trained = int(np.count_nonzero(self.weights[1:]))
         place = f", source={self.source!r}" if self.source else ""
         return f"Sample({len(self)} tokens, {trained} trained, group={self.group!r}{place})"
+
+
+def shared_keys(samples: Sequence[Sample], places: Sequence[int]) -> list[Ints] | None:
+    """Takes the keys of the sequences of one group.
+
+    Args:
+        samples: all samples.
+        places: indices of the group's samples.
+
+    Returns:
+        Their keys, or None where none of them has any.
+
+    Raises:
+        ValueError: some have keys and others have none; the first without is named.
+    """
+    keys = [samples[place].keys for place in places]
+    found = [one for one in keys if one is not None]
+    if len(found) == len(places):
+        return found or None
+    if not found:
+        return None
+    missing = places[keys.index(None)]
+    raise ValueError(
+        f"{_at(samples[missing].source)}samples of one group must all have keys or none, got none "
+        f"for samples[{missing}] of group {samples[missing].group!r}; give it keys of 0 or a group "
+        f"of its own"
+    )
 
 
 def _at(source: str | None) -> str:
