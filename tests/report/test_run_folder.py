@@ -73,10 +73,10 @@ def test_a_torn_last_line_is_left_out_and_counted(folder) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("metrics.jsonl", "{}\n", "metrics.jsonl:1: line must be an object with the field 'step'"),
-        ("metrics.jsonl", "no\n", "metrics.jsonl:1: line must be JSON"),
+        ("metrics.jsonl", "{}\n", "metrics.jsonl:1: field 'step' is required"),
+        ("metrics.jsonl", "no\n", "metrics.jsonl:1: must be JSON"),
         ("check.json", "[]", "check.json: must be one JSON object, got list"),
-        ("inspection.json", "{", "inspection.json: must be one JSON object"),
+        ("inspection.json", "{", "inspection.json: must be JSON, got an error"),
     ],
 )
 def test_a_broken_file_is_named(folder, name: str, text: str, message: str) -> None:

@@ -83,7 +83,7 @@ def test_overrides_are_read_as_yaml_at_their_place(tmp_path):
         ("optimizer.lr=fast", "optimizer.lr: .*got 'fast'"),
         ("steps", "--set must be KEY.KEY=VALUE, got 'steps'"),
         ("output.x=1", "'output' must be a mapping, got 'out'"),
-        ("a.b=[", "--set a.b: value must be YAML"),
+        ("a.b=[", "--set a.b: must be YAML"),
         ("model.lora={r: 2}", "key 'model.lora.alpha' is missing"),
         ("model.lora={r: 2, alpha: 1, rnak: 1}", "unknown key 'model.lora.rnak'; known are r"),
         ("evaluation={every: 1}", "evaluation: must have either 'files' or 'share'"),

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from treetrain.data.json_text import read_json
+from treetrain.data.text_files import read_json
 
 PARQUET = b"PAR1"
 #: Rows that are decoded at a time.

@@ -13,7 +13,7 @@ from typing import Any
 
 from treetrain.data.columnar import PARQUET, read_folder, read_parquet
 from treetrain.data.json_stream import open_text, read_array, read_lines
-from treetrain.data.json_text import load_json
+from treetrain.data.text_files import load_json
 
 
 @dataclass(frozen=True)

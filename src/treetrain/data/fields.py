@@ -176,6 +176,26 @@ def field_error(source: str, name: str, problem: str) -> ValueError:
     return ValueError(f"{source}: field '{name}' {problem}")
 
 
+def validate(kind: type[Checked], value: Any, source: str) -> Checked:
+    """Checks a value against a model of pydantic.
+
+    Args:
+        kind: the model.
+        value: what JSON gave.
+        source: file, or file and line.
+
+    Returns:
+        The checked value.
+
+    Raises:
+        ValueError: a field is wrong; it is named.
+    """  # noqa: DOC503 (field_error makes the errors)
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _first_error(error, source) from error
+
+
 def check_fields(kind: type[Checked], fields: Json, source: str) -> Checked:
     """Checks every field of a row.
 
@@ -189,20 +209,17 @@ def check_fields(kind: type[Checked], fields: Json, source: str) -> Checked:
 
     Raises:
         ValueError: a field is wrong; it is named.
-    """  # noqa: DOC503 (field_error makes the errors)
-    try:
-        checked = kind.model_validate(fields)
-        if isinstance(checked, ChatRow):
-            # It may have been text, in which halves of characters are still written out.
-            check_text(checked.tools, source, "tools")
-        # Columns of numbers hold no text, and rows in rows are checked one by one.
-        kinds = (str, dict, list) if issubclass(kind, ChatRow) else (str, dict)
-        for name in kind.model_fields:
-            if isinstance(fields.get(name), kinds):
-                check_text(fields[name], source, name)
-        return checked
-    except ValidationError as error:
-        raise _first_error(error, source) from error
+    """  # noqa: DOC502 (validate and check_text raise)
+    checked = validate(kind, fields, source)
+    if isinstance(checked, ChatRow):
+        # It may have been text, in which halves of characters are still written out.
+        check_text(checked.tools, source, "tools")
+    # Columns of numbers hold no text, and rows in rows are checked one by one.
+    kinds = (str, dict, list) if issubclass(kind, ChatRow) else (str, dict)
+    for name in kind.model_fields:
+        if isinstance(fields.get(name), kinds):
+            check_text(fields[name], source, name)
+    return checked
 
 
 def check_text(value: Any, source: str, name: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from treetrain.data.json_text import load_json
+from treetrain.data.text_files import load_json
 from treetrain.data.sample import Ints, Sample, shared_keys
 from treetrain.data.tree_rows import read_tree_row
 from treetrain.data.written_rows import TreeArrays, write_tree_row

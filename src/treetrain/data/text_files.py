@@ -1,4 +1,4 @@
-"""JSON text read into values, and every way in which it may be wrong said with its place."""
+"""Text and JSON read; every way in which they may be wrong is said with its place."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ def load_json(text: bytes | str, source: str) -> Any:
         ValueError: it is no JSON, no UTF-8, or nested too deeply.
     """  # noqa: DOC503 (the others are raised to be caught here)
     try:
+        # Left to itself, json would guess UTF-16 and take halves of characters.
+        text = text if isinstance(text, str) else text.decode("utf-8-sig")
         try:
             return json.loads(text)
-        except (json.JSONDecodeError, UnicodeDecodeError):
+        except json.JSONDecodeError:
             raise
         except ValueError:
             return json.loads(text, parse_int=_parse_int)
@@ -55,6 +57,26 @@ def read_json(path: Path) -> Any:
         ValueError: as `load_json`; the file is named.
     """  # noqa: DOC502 (load_json raises)
     return load_json(path.read_bytes(), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Reads a file of text.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its text.
+
+    Raises:
+        ValueError: it is no UTF-8; the file is named.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: must be UTF-8, got {error.reason} at byte {error.start}"
+        ) from error
 
 
 def _parse_int(digits: str) -> int | str:
