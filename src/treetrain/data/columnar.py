@@ -35,7 +35,7 @@ def read_parquet(path: Path) -> Iterator[tuple[Any, str]]:
 
     Raises:
         ValueError: pyarrow is missing, or the file is broken.
-    """  # noqa: DOC502 (the functions below raise)
+    """
     pyarrow = _load_pyarrow(path)
     with _told(pyarrow, path), pyarrow.parquet.ParquetFile(path) as file:
         first = 0
@@ -45,6 +45,11 @@ def read_parquet(path: Path) -> Iterator[tuple[Any, str]]:
             for row, place in _rows(batches, path.name, first):
                 first += 1
                 yield row, place
+        if first != file.metadata.num_rows:
+            raise ValueError(
+                f"{path.name}: must hold the {file.metadata.num_rows} rows that its end counts, "
+                f"got {first}"
+            )
 
 
 def read_folder(path: Path, split: str | None) -> Iterator[tuple[Any, str]]:
@@ -178,5 +183,6 @@ def _told(pyarrow: Any, path: Path) -> Generator[None]:
     """Names the file where pyarrow fails."""
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as error:
+    # Names of columns are decoded by pyarrow, which leaves this one to Python.
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name}: must be a file that pyarrow reads: {error}") from error

@@ -9,7 +9,16 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+)
 
 Json = dict[str, Any]
 Name = str | int | None
@@ -31,11 +40,8 @@ def check_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         ValueError: `function` is no object.
     """
-    inner = schema.get("function", schema)
-    if not isinstance(inner, Mapping):
-        raise ValueError(
-            f"field 'function' of a tool schema must be an object, got {inner!r:.60}"
-        )
+    if not isinstance(schema.get("function", schema), Mapping):
+        raise ValueError("must be a tool schema, whose 'function' is an object")
     return schema
 
 
@@ -66,13 +72,26 @@ class ToolCall(BaseModel):
     function: Function
 
 
+def _kind_of_call(call: Any) -> str:
+    if isinstance(call, BaseModel):
+        return type(call).__name__
+    return "ToolCall" if isinstance(call, dict) and "function" in call else "Function"
+
+
+#: A call, or its function alone; which of them is told by the field `function`.
+Call = Annotated[
+    Annotated[ToolCall, Tag("ToolCall")] | Annotated[Function, Tag("Function")],
+    Discriminator(_kind_of_call),
+]
+
+
 class Message(BaseModel):
     """A message as chat interfaces write it."""
 
     model_config = ConfigDict(strict=True, extra="allow")
     role: str
     content: str | list[Part] | None = None
-    tool_calls: list[ToolCall | Function] | None = None
+    tool_calls: list[Call] | None = None
     reasoning_content: str | None = None
 
 

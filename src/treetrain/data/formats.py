@@ -21,6 +21,7 @@ from treetrain.data.fields import (
     Row,
     as_object,
     check_fields,
+    field_error,
     load_field,
 )
 from treetrain.data.sharegpt import ShareGptRow
@@ -151,7 +152,7 @@ def parse_row(row: Any, source: str) -> list[tuple[FlatRow, Json, str]]:
 
     Raises:
         ValueError: the row is no object, or its fields fit no format.
-    """
+    """  # noqa: DOC503 (field_error makes the errors)
     fields = as_object(row, source)
     names = find_names(fields)
     if names is not None:
@@ -169,6 +170,8 @@ def parse_row(row: Any, source: str) -> list[tuple[FlatRow, Json, str]]:
     checked = check_fields(kind, fields, source)
     if not isinstance(checked, SamplesRow):
         return [(checked, fields, source)]
+    if not checked.samples:
+        raise field_error(source, "samples", "must have at least one row, got none")
     found: list[tuple[FlatRow, Json, str]] = []
     shared = {name: fields[name] for name in ("group",) if name in fields}
     for index, sample in enumerate(checked.samples):

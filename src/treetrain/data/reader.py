@@ -189,7 +189,7 @@ def _checked_schemas(schemas: Tools, source: str) -> Tools:
         try:
             check_schema(schema)
         except ValueError as error:
-            raise ValueError(f"{place}: {error}") from error
+            raise ValueError(f"{place}: {error}, got {schema!r:.60}") from error
         for name, value in schema.items():
             check_text(value, place, name)
     return schemas

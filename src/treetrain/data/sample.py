@@ -186,13 +186,12 @@ def shared_keys(samples: Sequence[Sample], places: Sequence[int]) -> list[Ints] 
     Raises:
         ValueError: some have keys and others have none; the first without is named.
     """
-    keys = [samples[place].keys for place in places]
-    found = [one for one in keys if one is not None]
-    if len(found) == len(places):
-        return found or None
+    found = [keys for place in places if (keys := samples[place].keys) is not None]
     if not found:
         return None
-    missing = places[keys.index(None)]
+    if len(found) == len(places):
+        return found
+    missing = next(place for place in places if samples[place].keys is None)
     raise ValueError(
         f"{_at(samples[missing].source)}samples of one group must all have keys or none, got none "
         f"for samples[{missing}] of group {samples[missing].group!r}; give it keys of 0 or a group "
