@@ -376,7 +376,10 @@ def calling(call):
         (calling({"name": "f", "arguments": "9" * 5000}), "arguments' must be JSON, got '999"),
         (calling({"name": "f", "arguments": "[" * 5000}), r"arguments' must be JSON, got '\[\[\["),
         (calling({"name": "f", "arguments": '{"a": "\\ud800"}'}), "arguments.a' must be text of"),
-        ({"messages": [ASK], "tools": '[{"a": "\\ud800"}]'}, r"tools\[0\].a' must be text of whole"),
+        (
+            {"messages": [ASK], "tools": '[{"a": "\\ud800"}]'},
+            r"tools\[0\].a' must be text of whole",
+        ),
         ({"messages": [ASK], "tools": "[" * 5000}, "'tools' must be a list, or JSON text of one"),
         ({"messages": [ASK], "tools": [{"function": 3}]}, r"'tools\[0\]' must be a tool schema"),
         ({"messages": '["\\ud800"]'}, r"'messages\[0\]' must be text of whole characters"),

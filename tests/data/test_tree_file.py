@@ -179,6 +179,7 @@ def put(*place: Any, value: Any) -> Any:
         (2, put("sequences", 0, "advantage", value=True), "2: field 'sequences[0].advantage'"),
         (2, put("sequences", 0, "advantage", value=10**400), "2: field 'sequences[0].advantage'"),
         (2, put("sequences", 0, "advantage", value=[1]), "2: field 'sequences[0].advantage'"),
+        (2, put("sequences", 0, "logprobs", value=0), "2: field 'sequences[0].logprobs' "),
         (2, put("sequences", 0, "colour", value=1), "2: field 'sequences[0].colour' is unknown"),
         (2, None, "3: the last line must count 1 trees and 1 sequences"),
         (4, None, "3: a tree file must end with the line that counts its trees"),

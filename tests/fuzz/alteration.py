@@ -30,7 +30,17 @@ STRAY: tuple[Any, ...] = (
     [], {}, [[]], [1], [[1], 2], {"a": 1}, [{}], [None], [""], "assistant", "user", "tool",
     *RAW,
 )  # fmt: skip
-MARKS = ("\ufeff".encode(), b"\x00", b"\xff", b"\r\n", b"\r", b"\n", b"\n\n", b"\xc3", b"\xe2\x80\xa8")
+MARKS = (
+    "\ufeff".encode(),
+    b"\x00",
+    b"\xff",
+    b"\r\n",
+    b"\r",
+    b"\n",
+    b"\n\n",
+    b"\xc3",
+    b"\xe2\x80\xa8",
+)
 
 
 def alter_value(value: Any, others: Sequence[Any], random: Random) -> Any:

@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 import yaml
-
 from tests.fuzz.alteration import alter_bytes, alter_value, write_json
 
 #: Largest file that is altered further.
@@ -49,9 +48,7 @@ def alter(data: bytes, form: Form | None, random: Random, *, others: Sequence[An
     return data[:LARGEST]
 
 
-def _alter_within(
-    data: bytes, form: Form, random: Random, others: Sequence[Any]
-) -> bytes | None:
+def _alter_within(data: bytes, form: Form, random: Random, others: Sequence[Any]) -> bytes | None:
     try:
         values = form.read(data)
         if not values:

@@ -1,6 +1,6 @@
-"""What every reader owes, whatever it is given: an error that names the place, or all accounted for.
+"""What every reader owes, whatever it is given: an error that names the place, or an account.
 
-`Fault` is what hypothesis and the atheris run look for. An error is a `ValueError` or an `OSError`
+A broken promise is what hypothesis and the atheris run look for. An error is a `ValueError` or an `OSError`
 that names the file; anything else that leaves a reader is a fault.
 """
 
@@ -24,7 +24,7 @@ from treetrain.data.sample import Sample
 HELD = tuple(Sample.__dataclass_fields__)
 
 
-class Fault(AssertionError):
+class BrokenPromiseError(AssertionError):
     """A reader broke its promise."""
 
 
@@ -51,10 +51,10 @@ def expect(holds: object, what: str) -> None:
         what: what is wrong otherwise.
 
     Raises:
-        Fault: it does not.
+        BrokenPromiseError: it does not.
     """
     if not holds:
-        raise Fault(what)
+        raise BrokenPromiseError(what)
 
 
 def attempt(read: Callable[[], Any], names: Sequence[str]) -> tuple[Any, str | None]:
@@ -68,7 +68,7 @@ def attempt(read: Callable[[], Any], names: Sequence[str]) -> tuple[Any, str | N
         What was read and None, or None and the message.
 
     Raises:
-        Fault: another error came, or none of the names is in its message.
+        BrokenPromiseError: another error came, or none of the names is in its message.
     """
     try:
         return read(), None
@@ -77,7 +77,7 @@ def attempt(read: Callable[[], Any], names: Sequence[str]) -> tuple[Any, str | N
         expect(any(name in told for name in names), f"names none of {names}: {told}")
         return None, told
     except Exception as error:
-        raise Fault(f"{type(error).__name__}: {error}") from error
+        raise BrokenPromiseError(f"{type(error).__name__}: {error}") from error
 
 
 @dataclass
@@ -109,7 +109,7 @@ def check_rows(
         The outcome with wrong rows skipped.
 
     Raises:
-        Fault: what is owed is not given.
+        BrokenPromiseError: what is owed is not given.
     """
     plain = _read(path, reading, names=names, skip=False)
     skipping = _read(path, reading, names=names, skip=True)
@@ -152,7 +152,7 @@ def check_command(path: Path, words: Sequence[str], names: Sequence[str], told: 
         told: whether the library refuses the file.
 
     Raises:
-        Fault: something but an exit code comes out of it, or output that is no JSON or no message.
+        BrokenPromiseError: something but an exit code comes out of it, or output that is no JSON or no message.
     """
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     error = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
@@ -160,7 +160,9 @@ def check_command(path: Path, words: Sequence[str], names: Sequence[str], told: 
         try:
             code = main(["inspect", str(path), "--json", *words])
         except (Exception, SystemExit) as fault:
-            raise Fault(f"the command let through {type(fault).__name__}: {fault}") from fault
+            raise BrokenPromiseError(
+                f"the command let through {type(fault).__name__}: {fault}"
+            ) from fault
         out.flush()
         error.flush()
     printed, said = out.buffer.getvalue().decode(), error.buffer.getvalue().decode()  # type: ignore[attr-defined]
@@ -215,9 +217,7 @@ def _read(path: Path, reading: dict[str, Any], *, names: Sequence[str], skip: bo
     return found
 
 
-def _check_lines(
-    path: Path, reading: dict[str, Any], lines: Sequence[bytes], whole: _Pass
-) -> None:
+def _check_lines(path: Path, reading: dict[str, Any], lines: Sequence[bytes], whole: _Pass) -> None:
     """Reads each line alone, at its own place in an otherwise empty file."""
     samples: list[Sample] = []
     wrong: list[str] = []
@@ -237,8 +237,10 @@ def _check_lines(
 
 def _values(sample: Sample) -> list[Any]:
     found = [getattr(sample, name) for name in HELD]
-    return [(one.dtype.str, one.tobytes()) if hasattr(one, "tobytes") else repr(one) for one in found]
+    return [
+        (one.dtype.str, one.tobytes()) if hasattr(one, "tobytes") else repr(one) for one in found
+    ]
 
 
 def _refuse_constant(name: str) -> float:
-    raise Fault(f"printed {name}, which is no JSON")
+    raise BrokenPromiseError(f"printed {name}, which is no JSON")

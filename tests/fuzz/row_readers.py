@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
-
 from tests.fuzz.alteration import write_json
 from tests.fuzz.forms import ARRAY, LINES, OBJECT, Form
 from tests.fuzz.promise import Outcome, check_command, check_rows
 from tests.fuzz.rows import ROWS, Rows
+
 from treetrain.cli import tokenizers
 from treetrain.data.columnar import PARQUET
 from treetrain.data.json_stream import MARK, SPACE

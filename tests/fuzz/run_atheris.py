@@ -1,7 +1,7 @@
 """Fuzzes every reader with atheris: files altered further where that reached new code.
 
-`make fuzz` runs it. Each reader has a process of its own, so that a crash ends only that; a fault is
-written down with the file that led to it, and the search goes on.
+`make fuzz` runs it. Each reader has a process of its own, so that a crash ends only that; a fault
+is written down with the file that led to it, and the search goes on.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ def _run(name: str, share: int, args: argparse.Namespace) -> Tally:
 def _fuzz(name: str, share: int, seed: int, out: Path) -> None:
     """Fuzzes a reader in this process, which ends with it."""
     with atheris.instrument_imports(include=["treetrain"]):
+        from tests.fuzz.promise import BrokenPromiseError
         from tests.fuzz.readers import all_readers, alter_for, check_in_new_folder
 
         reader = next(one for one in all_readers() if one.name == name)
@@ -126,10 +127,10 @@ def _fuzz(name: str, share: int, seed: int, out: Path) -> None:
             tally.skipped += outcome.skipped
             taken = time.process_time() - before
             if taken > SECONDS:
-                raise AssertionError(f"took {taken:.0f} s")
+                raise BrokenPromiseError(f"took {taken:.0f} s")
             if _peak() - memory > MEBIBYTES:
-                raise AssertionError(f"took {_peak() - memory:.0f} MiB")
-        except Exception as error:
+                raise BrokenPromiseError(f"took {_peak() - memory:.0f} MiB")
+        except BrokenPromiseError as error:
             _note_fault(tally, error, data, out)
         tally.inputs += 1
         if tally.inputs == share:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 import yaml
-
 from tests.fuzz.forms import LINES, OBJECT, YAML
 from tests.fuzz.promise import Outcome, attempt, expect
 from tests.fuzz.row_readers import Reader
+
 from treetrain.data.sample import Sample
 from treetrain.models.prepare import prepare
 from treetrain.models.prepared import PreparedModel

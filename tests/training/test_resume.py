@@ -265,7 +265,11 @@ def test_a_checkpoint_that_was_cut_short_is_refused_by_the_name_of_its_file(tmp_
     [
         ("files.json", "[]", "files.json: must list the files with their sizes, got"),
         ("files.json", '{"optimizer.pt": "3"}', "must list the files with their sizes, got"),
-        ("files.json", "[" * 100_000, "files.json: must list the files, got .* less deeply; move"),
+        (
+            "files.json",
+            "[" * 100_000,
+            "files.json: must list the files, got .* less deeply .*; move",
+        ),
         ("trainer_state.json", "[]", "trainer_state.json: must be one JSON object, got list"),
         ("trainer_state.json", "{}", "trainer_state.json: field 'global_step' is required"),
         ("trainer_state.json", "[" * 100_000, "trainer_state.json: must be nested less deeply"),
@@ -289,7 +293,10 @@ def test_a_file_of_a_checkpoint_that_holds_something_else_is_named(tmp_path, nam
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"global_step": 2}, "'global_step' must be the step that the folder is named after, got 2"),
+        (
+            {"global_step": 2},
+            "'global_step' must be the step that the folder is named after, got 2",
+        ),
         ({"global_step": "1"}, "trainer_state.json: field 'global_step' must be a valid integer"),
         ({"fingerprint": {}}, "data.sequences: None -> "),
         ({"fingerprint": {"config": 3}}, "field 'fingerprint.config' must be a valid dictionary"),
@@ -315,7 +322,9 @@ def test_figures_behind_the_last_that_is_kept_may_be_anything_and_others_may_not
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
     for wrong in (b"\xff", b"[" * 100_000, b"[]", b'{"step": true}'):
         path.write_bytes(b'{"step": 1}\n' + wrong + b'\n{"step": 2}\n')
-        with pytest.raises(ValueError, match=r"metrics.jsonl:2: must be .*; mend or remove the line"):
+        with pytest.raises(
+            ValueError, match=r"metrics.jsonl:2: must be .*; mend or remove the line"
+        ):
             cut_metrics(tmp_path, 2)
 
 

@@ -14,9 +14,9 @@ from treetrain.data.drift_watch import DriftWatch
 from treetrain.data.expand import STORED, Expander, Unrendered
 from treetrain.data.fields import as_object, check_schema, check_text, ignored_fields
 from treetrain.data.formats import parse_row
-from treetrain.data.text_files import read_json
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Sample
+from treetrain.data.text_files import read_json
 from treetrain.data.tree_file import is_tree_file, iter_tree_file
 
 TOOLS_BESIDE = "tools.json"

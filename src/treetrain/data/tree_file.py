@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from treetrain.data.text_files import load_json
 from treetrain.data.sample import Ints, Sample, shared_keys
+from treetrain.data.text_files import load_json
 from treetrain.data.tree_rows import read_tree_row
 from treetrain.data.written_rows import TreeArrays, write_tree_row
 
@@ -53,7 +53,7 @@ def tree_lines(samples: Sequence[Sample], build: Build) -> Iterator[tuple[str, T
     Raises:
         ValueError: only some samples of a group have keys, or a group or trajectory is named by
             something that JSON does not hold.
-    """
+    """  # noqa: DOC502 (shared_keys and write_tree_row raise)
     members: dict[Hashable, list[int]] = {}
     for index, sample in enumerate(samples):
         members.setdefault(sample.group, []).append(index)

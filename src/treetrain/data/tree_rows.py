@@ -24,6 +24,10 @@ Run = Annotated[tuple[float, Count], Field(strict=False)]
 Index = Annotated[int, Field(ge=0)]
 
 
+#: Values that are never one number for all of a sequence.
+PER_TOKEN = ("logprobs",)
+
+
 class _Sequence(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
     index: Index
@@ -150,6 +154,8 @@ def _values(one: _Sequence, length: int, source: str, place: str) -> dict[str, A
         field = f"{place}.{name}"
         if name not in VALUES:
             raise field_error(source, field, f"is unknown; known are {', '.join(VALUES)}")
+        if name in PER_TOKEN and not isinstance(value, list):
+            raise field_error(source, field, f"must be one number per token, got {value!r:.60}")
         numbers: list[Any] = cast(list[Any], value) if isinstance(value, list) else [value]
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int | float):

@@ -138,7 +138,8 @@ def load_checkpoint(
     # torch, transformers and safetensors raise whatever a broken file leads them to.
     except Exception as error:
         raise ValueError(
-            f"{folder}: must be a checkpoint of this run's model, got {type(error).__name__}: {error}"
+            f"{folder}: must be a checkpoint of this run's model, got {type(error).__name__}: "
+            f"{error}"
         ) from error
 
 
