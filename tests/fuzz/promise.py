@@ -1,7 +1,7 @@
 """What every reader owes, whatever it is given: an error that names the place, or an account.
 
-A broken promise is what hypothesis and the atheris run look for. An error is a `ValueError` or an `OSError`
-that names the file; anything else that leaves a reader is a fault.
+A broken promise is what hypothesis and the atheris run look for. An error is a `ValueError` or an
+`OSError` that names the file; anything else that leaves a reader is a fault.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ def check_command(path: Path, words: Sequence[str], names: Sequence[str], told: 
         told: whether the library refuses the file.
 
     Raises:
-        BrokenPromiseError: something but an exit code comes out of it, or output that is no JSON or no message.
+        BrokenPromiseError: something but an exit code comes out of it, or output that is neither
+            JSON nor a message.
     """
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     error = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")

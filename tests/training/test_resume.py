@@ -273,8 +273,7 @@ def test_a_checkpoint_that_was_cut_short_is_refused_by_the_name_of_its_file(tmp_
         ("trainer_state.json", "[]", "trainer_state.json: must be one JSON object, got list"),
         ("trainer_state.json", "{}", "trainer_state.json: field 'global_step' is required"),
         ("trainer_state.json", "[" * 100_000, "trainer_state.json: must be nested less deeply"),
-        ("config.json", "[]", "must be a checkpoint of this run's model, got TypeError"),
-        ("config.json", '{"hidden_size": []}', "must be a checkpoint of this run's model, got"),
+        ("generation_config.json", "[]", "must be a checkpoint of this run's model, got TypeError"),
         ("optimizer.pt", "no pickle", "must be a checkpoint of this run's model, got"),
     ],
 )
@@ -288,6 +287,28 @@ def test_a_file_of_a_checkpoint_that_holds_something_else_is_named(tmp_path, nam
         (last / "files.json").write_text(json.dumps({**sizes, name: len(text)}))
     with pytest.raises(ValueError, match=message):
         run_training(make_model(), make_samples(), config, resume=True, say=len)
+
+
+def test_a_damaged_config_of_a_checkpoint_makes_no_model_of_other_sizes(tmp_path, monkeypatch):
+    config = make_config(tmp_path / "out", steps=1)
+    run_training(make_model(), make_samples(), config, say=len)
+    last = find_checkpoints(tmp_path / "out")[-1]
+    # Which leaves the sizes to the defaults of the type: billions of parameters.
+    (last / "config.json").write_text("{}")
+    sizes = json.loads((last / "files.json").read_text())
+    (last / "files.json").write_text(json.dumps({**sizes, "config.json": 2}))
+    model = make_model()
+    made = []
+    make = type(model).__init__
+
+    def note(self, config, *args, **kwargs):
+        made.append(config.hidden_size)
+        assert config.hidden_size == model.config.hidden_size
+        make(self, config, *args, **kwargs)
+
+    monkeypatch.setattr(type(model), "__init__", note)
+    assert run_training(model, make_samples(), config, resume=True, say=len) == []
+    assert made
 
 
 @pytest.mark.parametrize(

@@ -144,8 +144,13 @@ def load_checkpoint(
 
 
 def _load_weights(model: Any, folder: Path) -> None:
+    # By the model's own config: sizes of another one would be laid out before they are compared.
     loaded, report = type(model).from_pretrained(
-        folder, dtype=model.dtype, local_files_only=True, output_loading_info=True
+        folder,
+        config=model.config,
+        dtype=model.dtype,
+        local_files_only=True,
+        output_loading_info=True,
     )
     # transformers makes up what is missing.
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
