@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,10 @@ class Reader:
     """
 
     name: str
-    seeds: tuple[bytes, ...]
-    form: Form | None
-    others: Sequence[Any]
-    check: Callable[[bytes, Path], Outcome | None]
+    seeds: tuple[bytes, ...] = field(repr=False)
+    form: Form | None = field(repr=False)
+    others: Sequence[Any] = field(repr=False)
+    check: Callable[[bytes, Path], Outcome | None] = field(repr=False)
 
 
 def row_readers() -> Iterator[Reader]:
@@ -278,6 +278,9 @@ def _sequences_in(data: bytes) -> int | None:
 
 
 def _rows_in_parquet(path: Path) -> int | None:
+    # pyarrow looks at the end of a file alone.
+    if not path.read_bytes().startswith(PARQUET):
+        return None
     try:
         return pyarrow.parquet.read_table(path).num_rows
     except (pyarrow.ArrowException, OSError, ValueError):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.readers import all_readers, alter_for, check_in_new_folder
 
-each_reader = pytest.mark.parametrize("reader", all_readers(), ids=lambda reader: reader.name)
+each_reader = pytest.mark.parametrize("reader", list(all_readers()), ids=lambda reader: reader.name)
 
 
 @each_reader
