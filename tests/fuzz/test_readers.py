@@ -19,7 +19,7 @@ def test_a_right_file_is_read(reader):
 
 
 @each_reader
-@settings(max_examples=8)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_an_altered_file_is_told_by_name_or_accounted_for(reader, data):
     seed = data.draw(st.sampled_from(reader.seeds))
