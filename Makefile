@@ -85,7 +85,7 @@ $(VENV)/.fuzz: $(VENV)/.dev
 	@touch $@
 
 fuzz: $(VENV)/.fuzz
-	@OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python -m tests.fuzz.run_atheris $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.run_atheris $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

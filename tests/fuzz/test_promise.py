@@ -4,8 +4,8 @@ import dataclasses
 import json
 
 import pytest
-
 from tests.fuzz.promise import BrokenPromiseError, attempt, check_command, check_rows
+
 from treetrain.data import reader
 from treetrain.data.reader import Reader
 
