@@ -441,3 +441,10 @@ def test_schemas_beside_the_file_are_checked(tmp_path, tokenizer, text, message)
     if "tool schema, whose" in message:
         with pytest.raises(ValueError, match=r"^tools\[1\]: must be a tool schema"):
             read_samples(path, tokenizer=tokenizer, tools=json.loads(text))
+
+
+def test_a_schema_nested_without_end_is_told(tmp_path):
+    schema: dict[str, Any] = {}
+    schema["a"] = [schema]
+    with pytest.raises(ValueError, match=r"^tools\[0\]: must be nested less deeply"):
+        read_samples(write(tmp_path, {"input_ids": [1]}), tools=[schema])

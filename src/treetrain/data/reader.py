@@ -190,8 +190,11 @@ def _checked_schemas(schemas: Tools, source: str) -> Tools:
             check_schema(schema)
         except ValueError as error:
             raise ValueError(f"{place}: {error}, got {schema!r:.60}") from error
-        for name, value in schema.items():
-            check_text(value, place, name)
+        try:
+            for name, value in schema.items():
+                check_text(value, place, name)
+        except RecursionError as error:
+            raise ValueError(f"{place}: must be nested less deeply") from error
     return schemas
 
 
