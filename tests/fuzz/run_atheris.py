@@ -62,12 +62,14 @@ def main() -> int:
         return 0
     from tests.fuzz.readers import all_readers
 
+    # As it was when the search began.
+    head = f"commit {_commit()}, Python {sys.version.split()[0]}, seed {args.seed}"
     names = [reader.name for reader in all_readers() if args.only in reader.name]
     share = -(-args.inputs // len(names))
     with ThreadPoolExecutor(args.jobs) as pool:
         tallies = list(pool.map(lambda name: _run(name, share, args), names))
     log = args.out / "fuzz.log"
-    log.write_text("\n".join(_lines(tallies, args)) + "\n", encoding="utf-8")
+    log.write_text("\n".join([head, *_lines(tallies)]) + "\n", encoding="utf-8")
     print(log.read_text(encoding="utf-8"))
     return int(any(tally.faults for tally in tallies))
 
@@ -180,10 +182,12 @@ def _row(name: str, tally: Tally) -> str:
     return f"{name:<36}" + "".join(f"{value:>13,}" for value in values)
 
 
-def _lines(tallies: list[Tally], args: argparse.Namespace) -> list[str]:
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+def _commit() -> str:
+    words = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _lines(tallies: list[Tally]) -> list[str]:
     total = Tally("all")
     for tally in tallies:
         for name in ("inputs", "accepted", "refused", "rows", "skipped", "seconds"):
@@ -191,7 +195,6 @@ def _lines(tallies: list[Tally], args: argparse.Namespace) -> list[str]:
         total.faults += tally.faults
     total.seconds = round(total.seconds, 1)
     return [
-        f"commit {commit}, Python {sys.version.split()[0]}, seed {args.seed}",
         f"{'reader':<36}" + "".join(f"{name:>13}" for name in COLUMNS),
         *(_row(tally.reader, tally) for tally in (*tallies, total)),
         *(f"{one.reader}: {n} x {what}" for one in tallies for what, n in one.faults.items()),
