@@ -23,12 +23,13 @@ export TORCHAO_FORCE_SKIP_LOADING_SO_FILES := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env smollm2 demo test test-all lint format docs bench bench-tables models clean
+.PHONY: help env smollm2 demo test test-all fuzz lint format docs bench bench-tables models clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    generate, inspect, verify and train the built-in example (ARGS='--json' ...)"
 	@echo "make test    run the tests (TESTS=tests/tree, ARGS='-k name')"
+	@echo "make fuzz    give 100,000 altered files to every reader, log in runs/fuzz (ARGS='--inputs 9999')"
 	@echo "make lint    ruff, import contracts, docstrings, types"
 	@echo "make docs    build the documentation site into site/"
 	@echo "make bench   run the benchmarks, one JSON file each in runs/bench"
@@ -76,6 +77,15 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m 'not gpu' $(TESTS) $(ARGS)
+
+$(VENV)/.fuzz: $(VENV)/.dev
+	@echo "Installing atheris into $(VENV)"
+	@rm -f $@
+	@$(INSTALL) --editable '.[dev,fuzz]'
+	@touch $@
+
+fuzz: $(VENV)/.fuzz
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.run_atheris $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow.parquet
 import pytest
 from tests.data.counted import read_counted
 
+from treetrain.data import columnar
 from treetrain.data.containers import read_rows
 from treetrain.data.rows import read_samples
 
@@ -152,4 +154,35 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"need pyarrow; pip install 'treetrain\[parquet\]'"):
+        values(path)
+
+
+def test_damage_inside_a_file_is_named_and_never_read_as_rows(tmp_path):
+    save_folder(tmp_path / "set", [{"prompt": "one"}, {"prompt": "two"}], 1)
+    [file] = (tmp_path / "set").glob("*.arrow")
+    whole = file.read_bytes()
+    # Where the second text ends: far beyond the texts.
+    ends = struct.pack("<iii", 0, 3, 6)
+    assert whole.count(ends) == 1
+    file.write_bytes(whole.replace(ends, struct.pack("<iii", 0, 3, 60_000_000)))
+    with pytest.raises(ValueError, match=r"data-00000-of-00001.arrow: must be a file that pyarrow"):
+        values(tmp_path / "set")
+    (tmp_path / "set" / "state.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"state.json: must be nested less deeply"):
+        values(tmp_path / "set")
+
+
+def test_a_name_of_a_column_that_is_no_text_is_told_by_file(tmp_path):
+    path = tmp_path / "data.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": ["a"]}), path)
+    path.write_bytes(path.read_bytes().replace(b"prompt", b"pro\xffpt"))
+    with pytest.raises(ValueError, match=r"^data.parquet: must be a file that pyarrow reads"):
+        values(path)
+
+
+def test_a_parquet_file_has_as_many_rows_as_its_end_counts(tmp_path, monkeypatch):
+    path = tmp_path / "data.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    monkeypatch.setattr(columnar, "_rows", lambda *_: iter([({}, "data.parquet:row 0")]))
+    with pytest.raises(ValueError, match=r"must hold the \d+ rows that its end counts, got 1"):
         values(path)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.data.counted import read_counted
 
+from treetrain.data import reader
 from treetrain.data.chat import Chat
 from treetrain.data.rows import read_samples
 from treetrain.data.turns import find_turns, split_step
@@ -357,3 +358,92 @@ def test_an_argument_of_another_type_is_named(tmp_path, arguments, message):
     path = write(tmp_path, {"input_ids": [1, 2]})
     with pytest.raises(TypeError, match=message):
         read_samples(**{"path": path, **arguments})
+
+
+ASK = {"role": "user", "content": "q"}
+
+
+def calling(call):
+    return {"messages": [ASK, {"role": "assistant", "content": "", "tool_calls": [call]}]}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (calling({"name": "f", "function": 3}), r"tool_calls\[0\].function' must be a valid dict"),
+        (calling({"function": {"arguments": ""}}), r"tool_calls\[0\].function.name' is required"),
+        (calling({"name": "f", "arguments": "9" * 5000}), "arguments' must be JSON, got '999"),
+        (calling({"name": "f", "arguments": "[" * 5000}), r"arguments' must be JSON, got '\[\[\["),
+        (calling({"name": "f", "arguments": '{"a": "\\ud800"}'}), "arguments.a' must be text of"),
+        (
+            {"messages": [ASK], "tools": '[{"a": "\\ud800"}]'},
+            r"tools\[0\].a' must be text of whole",
+        ),
+        ({"messages": [ASK], "tools": "[" * 5000}, "'tools' must be a list, or JSON text of one"),
+        ({"messages": [ASK], "tools": [{"function": 3}]}, r"'tools\[0\]' must be a tool schema"),
+        ({"messages": '["\\ud800"]'}, r"'messages\[0\]' must be text of whole characters"),
+        ({"group": 1, "samples": []}, "field 'samples' must have at least one row, got none"),
+    ],
+)
+def test_what_is_wrong_inside_a_field_is_told_by_its_place(
+    tmp_path, tokenizer, templates, row, message
+):
+    path = write(tmp_path, {"input_ids": [1]}, row)
+    reading = {"tokenizer": tokenizer, "chat_template": templates.strict}
+    with pytest.raises(ValueError, match=f"^data.jsonl:2: .*{message}"):
+        read_samples(path, **reading)
+    samples, report = read_counted(path, skip_bad_rows=True, **reading)
+    assert (len(samples), report.rows_read, len(report.skipped)) == (1, 1, 1)
+
+
+def test_a_row_is_told_and_skipped_however_deeply_it_is_nested(tmp_path):
+    path = tmp_path / "data.jsonl"
+    metrics = '{"prompt_token_ids": [1], "completion_token_ids": [2]}'
+    told = set()
+    # Which of JSON, checks and templates gives up first depends on Python.
+    for depth in range(700, 1000):
+        deep = "[" * depth + "]" * depth
+        path.write_text(
+            '{"schema_version": "ATIF-v1.7", "steps": [{"source": "agent", "message": "a", '
+            f'"metrics": {metrics}}}], "agent": {{"x": {deep}}}}}\n{{"input_ids": [1]}}\n'
+        )
+        _, report = read_counted(path, skip_bad_rows=True)
+        assert report.rows_read + len(report.skipped) == 2
+        told |= set(report.skipped)
+    assert told
+    assert all(wrong.startswith("data.jsonl:1: must be nested less deeply") for wrong in told)
+
+
+def test_whatever_gives_up_on_a_deep_row_the_row_is_told(tmp_path, monkeypatch):
+    def give_up(*_):
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr(reader, "parse_row", give_up)
+    with pytest.raises(ValueError, match=r"^data.jsonl:1: must be nested less deeply$"):
+        read_samples(write(tmp_path, {"input_ids": [1]}))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 5000, r"tools.json: must be nested less deeply"),
+        ("[" + "9" * 5000 + "]", "tools.json: must be a JSON list of tool schemas"),
+        ('[{}, {"function": [1]}]', r"tools.json\[1\]: must be a tool schema, whose 'function'"),
+        ('[{"function": {"a": "\\ud800"}}]', r"tools.json\[0\]: field 'function.a' must be text"),
+    ],
+)
+def test_schemas_beside_the_file_are_checked(tmp_path, tokenizer, text, message):
+    (tmp_path / "tools.json").write_text(text)
+    path = write(tmp_path, {"messages": TALK})
+    with pytest.raises(ValueError, match=message):
+        read_samples(path, tokenizer=tokenizer)
+    if "tool schema, whose" in message:
+        with pytest.raises(ValueError, match=r"^tools\[1\]: must be a tool schema"):
+            read_samples(path, tokenizer=tokenizer, tools=json.loads(text))
+
+
+def test_a_schema_nested_without_end_is_told(tmp_path):
+    schema: dict[str, Any] = {}
+    schema["a"] = [schema]
+    with pytest.raises(ValueError, match=r"^tools\[0\]: must be nested less deeply"):
+        read_samples(write(tmp_path, {"input_ids": [1]}), tools=[schema])

@@ -180,6 +180,7 @@ def put(*place: Any, value: Any) -> Any:
         (2, put("sequences", 0, "advantage", value=True), "2: field 'sequences[0].advantage'"),
         (2, put("sequences", 0, "advantage", value=10**400), "2: field 'sequences[0].advantage'"),
         (2, put("sequences", 0, "advantage", value=[1]), "2: field 'sequences[0].advantage'"),
+        (2, put("sequences", 0, "logprobs", value=0), "2: field 'sequences[0].logprobs' "),
         (2, put("sequences", 0, "colour", value=1), "2: field 'sequences[0].colour' is unknown"),
         (2, None, "3: the last line must count 1 trees and 1 sequences"),
         (4, None, "3: a tree file must end with the line that counts its trees"),
@@ -234,7 +235,7 @@ def test_a_first_line_of_another_version_is_still_a_tree_file(tmp_path):
 
 def test_keys_in_some_samples_of_a_group_are_refused_before_anything_is_lost():
     samples = [Sample([1], keys=[1]), Sample([1])]
-    with pytest.raises(ValueError, match="group None must all have keys or none"):
+    with pytest.raises(ValueError, match=r"none for samples\[1\] of group None"):
         list(tree_lines(samples, build_prefix_tree))
 
 

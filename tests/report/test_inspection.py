@@ -39,9 +39,10 @@ def test_keys_keep_equal_tokens_apart():
     found = inspect_samples([Sample([5, 6], keys=[1, 1]), Sample([5, 6], keys=[2, 2])])
     assert found.total.tree_tokens == 4
     with pytest.raises(
-        ValueError, match="group None must all have keys or none, got keys in 1 of 2"
+        ValueError,
+        match=r"^b:1: samples of one group must all .* none for samples\[1\] of group None",
     ):
-        inspect_samples([Sample([5], keys=[1]), Sample([5])])
+        inspect_samples([Sample([5], keys=[1]), Sample([5], source="b:1")])
 
 
 def test_sharing_of_a_twentieth_does_not_pay_and_of_nine_tenths_does():

@@ -73,16 +73,30 @@ def test_a_torn_last_line_is_left_out_and_counted(folder) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("metrics.jsonl", "{}\n", "metrics.jsonl:1: line must be an object with the field 'step'"),
-        ("metrics.jsonl", "no\n", "metrics.jsonl:1: line must be JSON"),
+        ("metrics.jsonl", "{}\n", "metrics.jsonl:1: field 'step' is required"),
+        ("metrics.jsonl", "no\n", "metrics.jsonl:1: must be JSON"),
         ("check.json", "[]", "check.json: must be one JSON object, got list"),
-        ("inspection.json", "{", "inspection.json: must be one JSON object"),
+        ("inspection.json", "{", "inspection.json: must be JSON, got an error"),
+        ("inspection.json", "{}", "inspection.json: field 'sequences' is required"),
+        ("check.json", '{"equal": "yes"}', "check.json: field 'equal' must be a valid boolean"),
+        ("check.json", "[" * 100_000, "check.json: must be nested less deeply"),
+        ("metrics.jsonl", '{"step": 1, "loss": "low"}\n', "jsonl:1: field 'loss' must be a valid"),
+        ("metrics.jsonl", '{"step": 1, "flat_tokens": []}\n', "jsonl:1: field 'flat_tokens' must"),
+        ("metrics.jsonl", '{"step": 1, "seconds": 1e999}\n', "jsonl:1: field 'seconds' must be"),
     ],
 )
 def test_a_broken_file_is_named(folder, name: str, text: str, message: str) -> None:
     (folder / name).write_text(text, "utf-8")
     with pytest.raises(ValueError, match=message):
         write_report(folder)
+
+
+def test_files_that_are_no_text_are_named(folder):
+    for name in ("config.yaml", "metrics.jsonl"):
+        (folder / name).write_bytes(b"\xff\n")
+        with pytest.raises(ValueError, match=f"{name}.*: must be UTF-8, got invalid start byte"):
+            write_report(folder)
+        (folder / name).unlink()
 
 
 def test_a_folder_that_is_missing_is_refused_by_name(tmp_path):

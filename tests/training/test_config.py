@@ -83,7 +83,17 @@ def test_overrides_are_read_as_yaml_at_their_place(tmp_path):
         ("optimizer.lr=fast", "optimizer.lr: .*got 'fast'"),
         ("steps", "--set must be KEY.KEY=VALUE, got 'steps'"),
         ("output.x=1", "'output' must be a mapping, got 'out'"),
-        ("a.b=[", "--set a.b: value must be YAML"),
+        ("a.b=[", "--set a.b: must be YAML"),
+        ("steps=2024-13-45", "--set steps: must be YAML: '2024-13-45' does not fit .*timestamp"),
+        ("steps=!!timestamp x", "--set steps: must be YAML: 'x' does not fit .*timestamp"),
+        ("steps=!!bool x", "--set steps: must be YAML: 'x' does not fit .*bool"),
+        ("steps=!!float x", "--set steps: must be YAML: 'x' does not fit .*float"),
+        (f"steps={'9' * 5000}", "--set steps: must be YAML: '999.* does not fit .*int"),
+        ("a={{b: c}: d}", "--set a: must be YAML: .*unhashable key"),
+        (f"steps={'[' * 5000}", "--set steps: must be nested less deeply"),
+        (f"model.path={'[' * 150}{']' * 150}", "must be nested at most 100 levels deep"),
+        (f"{'a.' * 150}b=1", "must be nested at most 100 levels deep"),
+        ("data.template_variables={a: &a [*a]}", "must be nested at most 100 levels deep"),
         ("model.lora={r: 2}", "key 'model.lora.alpha' is missing"),
         ("model.lora={r: 2, alpha: 1, rnak: 1}", "unknown key 'model.lora.rnak'; known are r"),
         ("evaluation={every: 1}", "evaluation: must have either 'files' or 'share'"),
@@ -150,3 +160,10 @@ def test_a_file_that_is_not_text_is_refused_by_name(tmp_path):
     (tmp_path / "run.yaml").write_bytes(b"steps: \xff")
     with pytest.raises(ValueError, match=r"run\.yaml: must be UTF-8, got .* at byte 7"):
         load_config(tmp_path / "run.yaml")
+
+
+def test_aliases_may_not_blow_a_small_file_up(tmp_path):
+    lines = ["model: {path: x}", "a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    with pytest.raises(ValueError, match=r"run\.yaml: must hold at most 100,000 values, aliases"):
+        load(tmp_path, "\n".join(lines))

@@ -13,6 +13,7 @@ from treetrain.data.sample import Sample
 from treetrain.testing.models import make_tiny_model
 from treetrain.training.adapters import add_lora
 from treetrain.training.checkpoint_folders import find_checkpoints
+from treetrain.training.output import cut_metrics
 from treetrain.training.run import run_training
 from treetrain.training.settings import LoraConfig
 
@@ -229,6 +230,95 @@ def test_a_checkpoint_that_was_cut_short_is_refused_by_the_name_of_its_file(tmp_
     shutil.move(last, tmp_path / "away")
     done = run_training(make_model(), make_samples(), config, resume=True, say=len)
     assert [metrics.step for metrics in done] == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("files.json", "[]", "files.json: must list the files with their sizes, got"),
+        ("files.json", '{"optimizer.pt": "3"}', "must list the files with their sizes, got"),
+        (
+            "files.json",
+            "[" * 100_000,
+            "files.json: must list the files, got .* less deeply .*; move",
+        ),
+        ("trainer_state.json", "[]", "trainer_state.json: must be one JSON object, got list"),
+        ("trainer_state.json", "{}", "trainer_state.json: field 'global_step' is required"),
+        ("trainer_state.json", "[" * 100_000, "trainer_state.json: must be nested less deeply"),
+        ("generation_config.json", "[]", "must be a checkpoint of this run's model, got TypeError"),
+        ("optimizer.pt", "no pickle", "must be a checkpoint of this run's model, got"),
+    ],
+)
+def test_a_file_of_a_checkpoint_that_holds_something_else_is_named(tmp_path, name, text, message):
+    config = make_config(tmp_path / "out", steps=1)
+    run_training(make_model(), make_samples(), config, say=len)
+    last = find_checkpoints(tmp_path / "out")[-1]
+    (last / name).write_text(text)
+    if name != "files.json":
+        sizes = json.loads((last / "files.json").read_text())
+        (last / "files.json").write_text(json.dumps({**sizes, name: len(text)}))
+    with pytest.raises(ValueError, match=message):
+        run_training(make_model(), make_samples(), config, resume=True, say=len)
+
+
+def test_a_damaged_config_of_a_checkpoint_makes_no_model_of_other_sizes(tmp_path, monkeypatch):
+    config = make_config(tmp_path / "out", steps=1)
+    run_training(make_model(), make_samples(), config, say=len)
+    last = find_checkpoints(tmp_path / "out")[-1]
+    # Which leaves the sizes to the defaults of the type: billions of parameters.
+    (last / "config.json").write_text("{}")
+    sizes = json.loads((last / "files.json").read_text())
+    (last / "files.json").write_text(json.dumps({**sizes, "config.json": 2}))
+    model = make_model()
+    made = []
+    make = type(model).__init__
+
+    def note(self, config, *args, **kwargs):
+        made.append(config.hidden_size)
+        assert config.hidden_size == model.config.hidden_size
+        make(self, config, *args, **kwargs)
+
+    monkeypatch.setattr(type(model), "__init__", note)
+    assert run_training(model, make_samples(), config, resume=True, say=len) == []
+    assert made
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"global_step": 2},
+            "'global_step' must be the step that the folder is named after, got 2",
+        ),
+        ({"global_step": "1"}, "trainer_state.json: field 'global_step' must be a valid integer"),
+        ({"fingerprint": {}}, "data.sequences: None -> "),
+        ({"fingerprint": {"config": 3}}, "field 'fingerprint.config' must be a valid dictionary"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(tmp_path, change, message):
+    config = make_config(tmp_path / "out", steps=1)
+    run_training(make_model(), make_samples(), config, say=len)
+    last = find_checkpoints(tmp_path / "out")[-1]
+    state = json.loads((last / "trainer_state.json").read_text())
+    text = json.dumps({**state, **change})
+    (last / "trainer_state.json").write_text(text)
+    sizes = json.loads((last / "files.json").read_text())
+    (last / "files.json").write_text(json.dumps({**sizes, "trainer_state.json": len(text)}))
+    with pytest.raises(ValueError, match=message):
+        run_training(make_model(), make_samples(), config, resume=True, say=len)
+
+
+def test_figures_behind_the_last_that_is_kept_may_be_anything_and_others_may_not(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"step": 3}\n\x00\xff\n[[[\n{"step": 4, "lo')
+    cut_metrics(tmp_path, 2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    for wrong in (b"\xff", b"[" * 100_000, b"[]", b'{"step": true}'):
+        path.write_bytes(b'{"step": 1}\n' + wrong + b'\n{"step": 2}\n')
+        with pytest.raises(
+            ValueError, match=r"metrics.jsonl:2: must be .*; mend or remove the line"
+        ):
+            cut_metrics(tmp_path, 2)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

@@ -177,16 +177,13 @@ def read_template(name: str | None) -> str | None:
 
     Raises:
         ValueError: the file is not UTF-8.
-    """
+    """  # noqa: DOC502 (read_text raises)
+    from treetrain.data.text_files import read_text
+
     if name is None:
         return None
     path = DEMO_TEMPLATE if name == "demo" else Path(name)
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: must be UTF-8, got {error.reason} at byte {error.start}"
-        ) from error
+    return read_text(path)
 
 
 def _split(pair: str, option: str) -> tuple[str, str]:

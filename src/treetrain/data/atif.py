@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from treetrain.data.chat import ASSISTANT
-from treetrain.data.fields import ChatRow, Integer, Json, Part, field_error
+from treetrain.data.fields import ChatRow, Integer, Json, Part, Schema, field_error
 
 
 class _Reference(BaseModel):
@@ -65,7 +65,7 @@ class _Step(BaseModel):
 
 class _Agent(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
-    tool_definitions: list[Json] | None = None
+    tool_definitions: list[Schema] | None = None
 
 
 class AtifRow(ChatRow):

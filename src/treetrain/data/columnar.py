@@ -9,12 +9,13 @@ Source: the arrow files and `state.json` that `datasets.Dataset.save_to_disk` wr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
+
+from treetrain.data.text_files import read_json
 
 PARQUET = b"PAR1"
 #: Rows that are decoded at a time.
@@ -34,7 +35,7 @@ def read_parquet(path: Path) -> Iterator[tuple[Any, str]]:
 
     Raises:
         ValueError: pyarrow is missing, or the file is broken.
-    """  # noqa: DOC502 (the functions below raise)
+    """
     pyarrow = _load_pyarrow(path)
     with _told(pyarrow, path), pyarrow.parquet.ParquetFile(path) as file:
         first = 0
@@ -44,6 +45,11 @@ def read_parquet(path: Path) -> Iterator[tuple[Any, str]]:
             for row, place in _rows(batches, path.name, first):
                 first += 1
                 yield row, place
+        if first != file.metadata.num_rows:
+            raise ValueError(
+                f"{path.name}: must hold the {file.metadata.num_rows} rows that its end counts, "
+                f"got {first}"
+            )
 
 
 def read_folder(path: Path, split: str | None) -> Iterator[tuple[Any, str]]:
@@ -99,22 +105,31 @@ def read_folder(path: Path, split: str | None) -> Iterator[tuple[Any, str]]:
                 batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
             else:
                 batches = iter(pyarrow.ipc.open_stream(source))
+            batches = map(_validated, batches)
             for row, place in _rows(batches, path.name, first):
                 first += 1
                 yield row, place
 
 
 def _read_names(path: Path, field: str) -> list[str]:
-    try:
-        found = json.loads(path.read_bytes())[field]
-        names = [one["filename"] if field == "_data_files" else one for one in found]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path}: field '{field}' must be a list of names, got {error!r}"
-        ) from error
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{path}: field '{field}' must be a list of names, got {names!r:.60}")
-    return names
+    value = read_json(path)
+    found = cast(dict[str, Any], value).get(field) if isinstance(value, dict) else None
+    if isinstance(found, list):
+        entries = cast(list[Any], found)
+        names = [_file_name(one) if field == "_data_files" else one for one in entries]
+        if all(isinstance(name, str) for name in names):
+            return names
+    raise ValueError(f"{path}: field '{field}' must be a list of names, got {found!r:.60}")
+
+
+def _file_name(entry: Any) -> Any:
+    return cast(dict[str, Any], entry).get("filename") if isinstance(entry, dict) else None
+
+
+def _validated(batch: Any) -> Any:
+    # Arrow reads what offsets and lengths say, wherever that leads; parquet is decoded.
+    batch.validate(full=True)
+    return batch
 
 
 def _rows(batches: Iterator[Any], name: str, first: int) -> Iterator[tuple[Any, str]]:
@@ -168,5 +183,6 @@ def _told(pyarrow: Any, path: Path) -> Generator[None]:
     """Names the file where pyarrow fails."""
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as error:
+    # Names of columns are decoded by pyarrow, which leaves this one to Python.
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name}: must be a file that pyarrow reads: {error}") from error

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from treetrain.data.columnar import PARQUET, read_folder, read_parquet
-from treetrain.data.json_stream import load_json, open_text, read_array, read_lines
+from treetrain.data.json_stream import open_text, read_array, read_lines
+from treetrain.data.text_files import load_json
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any, cast
@@ -14,7 +13,7 @@ from treetrain.data.agent_rows import AgentRow, read_agent_messages
 from treetrain.data.atif import AtifConversation
 from treetrain.data.chat import ASSISTANT, Chat, Tools
 from treetrain.data.conversation import Conversation, Expand
-from treetrain.data.fields import ChatRow, Json, field_error
+from treetrain.data.fields import ChatRow, Json, field_error, load_field
 from treetrain.data.formats import CompletionRow, ConversationRow, TreeRow
 from treetrain.data.sharegpt import ShareGptRow, read_turns
 
@@ -211,10 +210,5 @@ def _normalised_call(chat: Chat, call: Json, place: str, source: str) -> Json:
     arguments = call.get("arguments")
     if not isinstance(arguments, str) or chat.takes_argument_text:
         return call
-    try:
-        parsed = json.loads(arguments or "{}")
-    except json.JSONDecodeError as error:
-        raise field_error(
-            source, f"{place}.arguments", f"must be JSON, got {arguments[:60]!r}: {error}"
-        ) from error
+    parsed = load_field(arguments or "{}", source, f"{place}.arguments", expected="JSON")
     return {**call, "arguments": parsed}

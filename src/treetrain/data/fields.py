@@ -6,9 +6,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+)
 
 Json = dict[str, Any]
 Name = str | int | None
@@ -16,6 +26,27 @@ Name = str | int | None
 Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 #: An entry of a mask.
 Mark = Literal[0, 1] | bool
+
+
+def check_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Checks what is read of a tool's schema.
+
+    Args:
+        schema: the schema, or one inside `function`.
+
+    Returns:
+        The schema.
+
+    Raises:
+        ValueError: `function` is no object.
+    """
+    if not isinstance(schema.get("function", schema), Mapping):
+        raise ValueError("must be a tool schema, whose 'function' is an object")
+    return schema
+
+
+#: A tool's schema.
+Schema = Annotated[Json, AfterValidator(check_schema)]
 
 
 class Part(BaseModel):
@@ -41,13 +72,26 @@ class ToolCall(BaseModel):
     function: Function
 
 
+def _kind_of_call(call: Any) -> str:
+    if isinstance(call, BaseModel):
+        return type(call).__name__
+    return "ToolCall" if isinstance(call, dict) and "function" in call else "Function"
+
+
+#: A call, or its function alone; which of them is told by the field `function`.
+Call = Annotated[
+    Annotated[ToolCall, Tag("ToolCall")] | Annotated[Function, Tag("Function")],
+    Discriminator(_kind_of_call),
+]
+
+
 class Message(BaseModel):
     """A message as chat interfaces write it."""
 
     model_config = ConfigDict(strict=True, extra="allow")
     role: str
     content: str | list[Part] | None = None
-    tool_calls: list[ToolCall | Function] | None = None
+    tool_calls: list[Call] | None = None
     reasoning_content: str | None = None
 
 
@@ -62,7 +106,7 @@ class Row(BaseModel):
 class ChatRow(Row):
     """What every row of messages may have."""
 
-    tools: list[Json] | None = None
+    tools: list[Schema] | None = None
     advantage: float | None = None
     reward: float | None = None
 
@@ -74,8 +118,34 @@ class ChatRow(Row):
             return value
         try:
             return json.loads(value) if value else None
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"must be a list, or JSON text of one ({error})") from error
+
+
+def load_field(text: str, source: str, name: str, *, expected: str) -> Any:
+    """Reads a field that holds JSON as text.
+
+    Args:
+        text: the text.
+        source: file and line.
+        name: the field.
+        expected: what it must be.
+
+    Returns:
+        What JSON gave.
+
+    Raises:
+        ValueError: it is no JSON, or has halves of characters.
+    """  # noqa: DOC503 (field_error makes the errors)
+    try:
+        value = json.loads(text)
+    # Beside what is no JSON: integers of too many digits.
+    except (ValueError, RecursionError) as error:
+        raise field_error(
+            source, name, f"must be {expected}, got {text[:60]!r}: {error}"
+        ) from error
+    check_text(value, source, name)
+    return value
 
 
 Checked = TypeVar("Checked", bound=BaseModel)
@@ -125,6 +195,26 @@ def field_error(source: str, name: str, problem: str) -> ValueError:
     return ValueError(f"{source}: field '{name}' {problem}")
 
 
+def validate(kind: type[Checked], value: Any, source: str) -> Checked:
+    """Checks a value against a model of pydantic.
+
+    Args:
+        kind: the model.
+        value: what JSON gave.
+        source: file, or file and line.
+
+    Returns:
+        The checked value.
+
+    Raises:
+        ValueError: a field is wrong; it is named.
+    """  # noqa: DOC503 (field_error makes the errors)
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _first_error(error, source) from error
+
+
 def check_fields(kind: type[Checked], fields: Json, source: str) -> Checked:
     """Checks every field of a row.
 
@@ -138,23 +228,30 @@ def check_fields(kind: type[Checked], fields: Json, source: str) -> Checked:
 
     Raises:
         ValueError: a field is wrong; it is named.
+    """  # noqa: DOC502 (validate and check_text raise)
+    checked = validate(kind, fields, source)
+    if isinstance(checked, ChatRow):
+        # It may have been text, in which halves of characters are still written out.
+        check_text(checked.tools, source, "tools")
+    # Columns of numbers hold no text, and rows in rows are checked one by one.
+    kinds = (str, dict, list) if issubclass(kind, ChatRow) else (str, dict)
+    for name in kind.model_fields:
+        if isinstance(fields.get(name), kinds):
+            check_text(fields[name], source, name)
+    return checked
+
+
+def check_text(value: Any, source: str, name: str) -> None:
+    """Refuses halves of characters, which JSON can write and no tokenizer reads.
+
+    Args:
+        value: a field, or a part of one.
+        source: file and line.
+        name: the field.
+
+    Raises:
+        ValueError: a text in it holds one; its place is named.
     """  # noqa: DOC503 (field_error makes the errors)
-    try:
-        checked = kind.model_validate(fields)
-        # Columns of numbers hold no text, and rows in rows are checked one by one.
-        kinds = (str, dict, list) if issubclass(kind, ChatRow) else (str, dict)
-        for name in kind.model_fields:
-            if isinstance(fields.get(name), kinds):
-                _check_text(fields[name], name, source)
-        return checked
-    except ValidationError as error:
-        raise _first_error(error, source) from error
-    except RecursionError as error:
-        raise ValueError(f"{source}: must be nested less deeply to be checked") from error
-
-
-def _check_text(value: Any, name: str, source: str) -> None:
-    """Refuses halves of characters, which JSON can write and no tokenizer reads."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -169,11 +266,11 @@ def _check_text(value: Any, name: str, source: str) -> None:
         for index, entry in enumerate(cast(list[Any], value)):
             # Token ids may be long, and hold no text.
             if isinstance(entry, str | list | dict):
-                _check_text(entry, f"{name}[{index}]", source)
+                check_text(entry, source, f"{name}[{index}]")
     elif isinstance(value, dict):
         for key, entry in cast(Json, value).items():
-            _check_text(key, name, source)
-            _check_text(entry, f"{name}.{key}", source)
+            check_text(key, source, name)
+            check_text(entry, source, f"{name}.{key}")
 
 
 def _first_error(error: ValidationError, source: str) -> ValueError:

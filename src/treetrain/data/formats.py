@@ -5,7 +5,6 @@ A checked row says what was written; `expand` makes sequences of it.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -23,6 +22,7 @@ from treetrain.data.fields import (
     as_object,
     check_fields,
     field_error,
+    load_field,
 )
 from treetrain.data.sharegpt import ShareGptRow
 from treetrain.data.step_rows import StepRow, divide_batch, find_names
@@ -152,7 +152,7 @@ def parse_row(row: Any, source: str) -> list[tuple[FlatRow, Json, str]]:
 
     Raises:
         ValueError: the row is no object, or its fields fit no format.
-    """
+    """  # noqa: DOC503 (field_error makes the errors)
     fields = as_object(row, source)
     names = find_names(fields)
     if names is not None:
@@ -170,6 +170,8 @@ def parse_row(row: Any, source: str) -> list[tuple[FlatRow, Json, str]]:
     checked = check_fields(kind, fields, source)
     if not isinstance(checked, SamplesRow):
         return [(checked, fields, source)]
+    if not checked.samples:
+        raise field_error(source, "samples", "must have at least one row, got none")
     found: list[tuple[FlatRow, Json, str]] = []
     shared = {name: fields[name] for name in ("group",) if name in fields}
     for index, sample in enumerate(checked.samples):
@@ -203,12 +205,7 @@ def _with_lists(fields: Json, source: str) -> Json:
     for name in ("messages", "conversations", "history"):
         text = fields.get(name)
         if isinstance(text, str):
-            try:
-                read[name] = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise field_error(
-                    source, name, f"must be a list, or JSON text of one, got {text[:60]!r}: {error}"
-                ) from error
+            read[name] = load_field(text, source, name, expected="a list, or JSON text of one")
     return {**fields, **read} if read else fields
 
 

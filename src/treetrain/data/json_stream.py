@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 16
@@ -122,39 +122,6 @@ def read_array(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, str]]:
     )
 
 
-def load_json(text: bytes, source: str) -> Any:
-    """Reads one row's JSON.
-
-    Args:
-        text: the text.
-        source: file and line, put before the message.
-
-    Returns:
-        What JSON gave.
-
-    Raises:
-        ValueError: it is no JSON, no UTF-8, or nested too deeply.
-    """  # noqa: DOC503 (the others are raised to be caught here)
-    try:
-        try:
-            return json.loads(text)
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            raise
-        except ValueError:
-            return json.loads(text, parse_int=_parse_int)
-    except json.JSONDecodeError as error:
-        line = f"line {error.lineno}, " if error.lineno > 1 else ""
-        raise ValueError(
-            f"{source}: must be JSON, got an error at {line}column {error.colno}: {error.msg}"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{source}: must be UTF-8, got {error.reason} at byte {error.start}"
-        ) from error
-    except RecursionError as error:
-        raise ValueError(f"{source}: must be nested less deeply to be read as JSON") from error
-
-
 def _is_json(text: bytes) -> bool:
     try:
         json.loads(text)
@@ -188,11 +155,3 @@ def _end_of_string(file: BinaryIO, buffer: bytearray, start: int) -> int:
         at = quote + 1
         if (quote - slashes) % 2 == 0:
             return at
-
-
-def _parse_int(digits: str) -> int | str:
-    """An integer, or the digits of one that Python refuses to read, for the field's own check."""
-    try:
-        return int(digits)
-    except ValueError:
-        return digits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import Any, cast
 from treetrain.data.chat import Tools
 from treetrain.data.containers import RawRow, read_rows
 from treetrain.data.expand import STORED, Expander
-from treetrain.data.fields import as_object, ignored_fields
+from treetrain.data.fields import as_object, check_schema, check_text, ignored_fields
 from treetrain.data.formats import parse_row
 from treetrain.data.report import ReadReport
 from treetrain.data.sample import Sample
+from treetrain.data.text_files import read_json
 from treetrain.data.tree_file import is_tree_file, iter_tree_file
 
 TOOLS_BESIDE = "tools.json"
@@ -61,7 +61,7 @@ class Reader:
             expander.report = ReadReport(str(self.path))
             expander.seen = []
             try:
-                samples = self._row_samples(row)
+                samples = self._told_samples(row)
             except (ValueError, TypeError) as error:
                 if not self.skip_bad_rows:
                     raise
@@ -95,6 +95,13 @@ class Reader:
         if not self.report.sequences:
             raise ValueError(self._say_empty())
         self._finish()
+
+    def _told_samples(self, row: RawRow) -> list[Sample]:
+        try:
+            return self._row_samples(row)
+        # Checks, templates and messages go as deep as a row is nested.
+        except RecursionError as error:
+            raise ValueError(f"{row.source}: must be nested less deeply") from error
 
     def _row_samples(self, row: RawRow) -> list[Sample]:
         counts = self.expander.report
@@ -142,21 +149,33 @@ def read_tools(tools: str | Path | Tools | None, beside: Path) -> tuple[Tools | 
         The schemas or None, and the file that they were read from or None.
 
     Raises:
-        ValueError: the file is no JSON list of schemas.
+        ValueError: they are no schemas, or the file is no JSON list of them.
     """
     if tools is None:
         if not beside.is_file():
             return None, None
         tools = beside
     if not isinstance(tools, (str, Path)):
-        return tools, None
-    try:
-        schemas = json.loads(Path(tools).read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{tools}: must be a JSON list of tool schemas: {error}") from error
+        return _checked_schemas(tools, "tools"), None
+    schemas = read_json(Path(tools))
     if not _is_list_of_objects(schemas):
         raise ValueError(f"{tools}: must be a JSON list of tool schemas, got something else")
-    return schemas, str(tools)
+    return _checked_schemas(schemas, str(tools)), str(tools)
+
+
+def _checked_schemas(schemas: Tools, source: str) -> Tools:
+    for index, schema in enumerate(schemas):
+        place = f"{source}[{index}]"
+        try:
+            check_schema(schema)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}, got {schema!r:.60}") from error
+        try:
+            for name, value in schema.items():
+                check_text(value, place, name)
+        except RecursionError as error:
+            raise ValueError(f"{place}: must be nested less deeply") from error
+    return schemas
 
 
 def _is_list_of_objects(value: Any) -> bool:

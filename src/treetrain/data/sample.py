@@ -5,7 +5,7 @@ This file holds the type; `rows` reads samples from files, `chat` renders conver
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,6 +171,32 @@ class Sample:
         trained = int(np.count_nonzero(self.weights[1:]))
         place = f", source={self.source!r}" if self.source else ""
         return f"Sample({len(self)} tokens, {trained} trained, group={self.group!r}{place})"
+
+
+def shared_keys(samples: Sequence[Sample], places: Sequence[int]) -> list[Ints] | None:
+    """Takes the keys of the sequences of one group.
+
+    Args:
+        samples: all samples.
+        places: indices of the group's samples.
+
+    Returns:
+        Their keys, or None where none of them has any.
+
+    Raises:
+        ValueError: some have keys and others have none; the first without is named.
+    """
+    found = [keys for place in places if (keys := samples[place].keys) is not None]
+    if not found:
+        return None
+    if len(found) == len(places):
+        return found
+    missing = next(place for place in places if samples[place].keys is None)
+    raise ValueError(
+        f"{_at(samples[missing].source)}samples of one group must all have keys or none, got none "
+        f"for samples[{missing}] of group {samples[missing].group!r}; give it keys of 0 or a group "
+        f"of its own"
+    )
 
 
 def _at(source: str | None) -> str:

@@ -5,13 +5,12 @@ Source: the data README of LLaMA-Factory and axolotl's page on conversations.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from treetrain.data.chat import ASSISTANT
-from treetrain.data.fields import ChatRow, Json, field_error
+from treetrain.data.fields import ChatRow, Json, field_error, load_field
 
 #: Who speaks, by every name that is in use, and the role that this is.
 SPEAKERS = {
@@ -84,12 +83,7 @@ def read_turns(row: ShareGptRow, fields: Json, source: str) -> tuple[list[Json],
 
 
 def _read_calls(text: str, place: str, source: str) -> list[Json]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise field_error(
-            source, place, f"must be the JSON of a function call, got {text[:60]!r}: {error}"
-        ) from error
+    value = load_field(text, source, place, expected="the JSON of a function call")
     calls = cast(list[Any], value) if isinstance(value, list) else [value]
     found: list[Json] = []
     for call in calls:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from treetrain.data.sample import Ints, Sample
+from treetrain.data.sample import Ints, Sample, shared_keys
+from treetrain.data.text_files import load_json
 from treetrain.data.tree_rows import read_tree_row
 from treetrain.data.written_rows import TreeArrays, write_tree_row
 
@@ -52,21 +53,15 @@ def tree_lines(samples: Sequence[Sample], build: Build) -> Iterator[tuple[str, T
     Raises:
         ValueError: only some samples of a group have keys, or a group or trajectory is named by
             something that JSON does not hold.
-    """
+    """  # noqa: DOC502 (shared_keys and write_tree_row raise)
     members: dict[Hashable, list[int]] = {}
     for index, sample in enumerate(samples):
         members.setdefault(sample.group, []).append(index)
     done = TreeFileCounts(0, 0, 0, 0)
     yield _line({"format": FORMAT, "version": VERSION}), done
-    for group, indices in members.items():
+    for indices in members.values():
         own = [samples[index] for index in indices]
-        keys = [sample.keys for sample in own if sample.keys is not None]
-        if keys and len(keys) != len(own):
-            raise ValueError(
-                f"samples of group {group!r} must all have keys or none, got keys in {len(keys)} "
-                f"of {len(own)}"
-            )
-        tree = build([sample.tokens for sample in own], keys or None)
+        tree = build([sample.tokens for sample in own], shared_keys(samples, indices))
         done = TreeFileCounts(
             trees=done.trees + 1,
             sequences=done.sequences + len(own),
@@ -117,7 +112,7 @@ def iter_tree_file(path: Path) -> Iterator[Sample]:
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
             source = f"{path.name}:{number}"
-            line = _load(text, source)
+            line = load_json(text, source)
             if number == 1:
                 _check_header(line, source)
                 continue
@@ -173,20 +168,3 @@ def _check_end(end: Any, source: str, *, trees: int, sequences: int) -> None:
             f"{source}: the last line must count {trees} trees and {sequences} sequences, as there "
             f"are, got {end!r:.80}"
         )
-
-
-def _load(text: bytes, source: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{source}: must be JSON, got an error at column {error.colno}: {error.msg}"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{source}: must be UTF-8, got {error.reason} at byte {error.start}"
-        ) from error
-    except RecursionError as error:
-        raise ValueError(f"{source}: must be nested less deeply to be read as JSON") from error
-    except ValueError as error:
-        raise ValueError(f"{source}: must have integers of fewer digits: {error}") from error

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Annotated, Any, cast
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from treetrain.data.fields import Integer, Name, field_error
+from treetrain.data.fields import Integer, Name, as_object, field_error, validate
 from treetrain.data.sample import MAX_TOKEN_ID, Floats, Ints, Sample
 from treetrain.data.written_rows import VALUES
 
@@ -22,6 +22,10 @@ Count = Annotated[int, Field(ge=1)]
 #: Equal weights in a row, and how many; JSON writes the pair as a list.
 Run = Annotated[tuple[float, Count], Field(strict=False)]
 Index = Annotated[int, Field(ge=0)]
+
+
+#: Values that are never one number for all of a sequence.
+PER_TOKEN = ("logprobs",)
 
 
 class _Sequence(BaseModel):
@@ -66,7 +70,7 @@ def read_tree_row(row: Any, source: str) -> Iterator[tuple[int, Sample]]:
     Raises:
         ValueError: a field is missing, unknown or wrong; it is named.
     """  # noqa: DOC502, DOC503 (field_error makes the errors)
-    tree = _checked(row, source)
+    tree = validate(StoredTree, as_object(row, source), source)
     nodes = [np.array(tokens, dtype=np.int64) for tokens in tree.nodes]
     _check_nodes(tree, source)
     keys = None
@@ -92,19 +96,6 @@ def read_tree_row(row: Any, source: str) -> Iterator[tuple[int, Sample]]:
                 **_values(one, len(tokens), source, place),
             ),
         )
-
-
-def _checked(row: Any, source: str) -> StoredTree:
-    try:
-        return StoredTree.model_validate(row)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ""
-        for step in first["loc"]:
-            place += f"[{step}]" if isinstance(step, int) else f".{step}" if place else step
-        got = f", got {first['input']!r:.60}" if first["type"] != "missing" else ""
-        problem = first["msg"].replace("Input should be", "must be")
-        raise field_error(source, place or "(row)", f"{problem}{got}") from error
 
 
 def _check_nodes(tree: StoredTree, source: str) -> None:
@@ -163,6 +154,8 @@ def _values(one: _Sequence, length: int, source: str, place: str) -> dict[str, A
         field = f"{place}.{name}"
         if name not in VALUES:
             raise field_error(source, field, f"is unknown; known are {', '.join(VALUES)}")
+        if name in PER_TOKEN and not isinstance(value, list):
+            raise field_error(source, field, f"must be one number per token, got {value!r:.60}")
         numbers: list[Any] = cast(list[Any], value) if isinstance(value, list) else [value]
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int | float):

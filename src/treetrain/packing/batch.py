@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from treetrain.data.sample import Sample
+from treetrain.data.sample import Sample, shared_keys
 from treetrain.errors import check_type
 from treetrain.packing.packed_tree import PackedTree, pack_tree
 from treetrain.packing.targets import Targets, TargetTensors, find_targets
@@ -209,19 +209,10 @@ def build_group_tree(samples: Sequence[Sample], members: Ints) -> PrefixTree:
 
     Raises:
         ValueError: some of the group's samples have keys and others have none.
-    """
+    """  # noqa: DOC502 (shared_keys raises)
     places: list[int] = members.tolist()
-    chosen = [samples[index] for index in places]
-    keys = [sample.keys for sample in chosen if sample.keys is not None]
-    if not keys:
-        return build_prefix_tree([sample.tokens for sample in chosen])
-    if len(keys) < len(chosen):
-        missing = next(index for index in places if samples[index].keys is None)
-        raise ValueError(
-            f"samples of one group must all have keys or none, got none for samples[{missing}] of "
-            f"group {samples[missing].group!r}; give it keys of 0 or a group of its own"
-        )
-    return build_prefix_tree([sample.tokens for sample in chosen], keys=keys)
+    keys = shared_keys(samples, places)
+    return build_prefix_tree([samples[index].tokens for index in places], keys=keys)
 
 
 def assemble(

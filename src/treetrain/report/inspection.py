@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treetrain.data.sample import Sample
+from treetrain.data.sample import Sample, shared_keys
 from treetrain.report.partings import Parting, find_partings, merge_partings
 from treetrain.tree.build import build_prefix_tree
 from treetrain.tree.metrics import (
@@ -93,19 +93,15 @@ def inspect_samples(samples: Sequence[Sample], *, shape: ModelShape = DEFAULT_SH
     """
     if not samples:
         raise ValueError("samples must hold at least one sequence, got none")
-    members: dict[Hashable, list[Sample]] = {}
-    for sample in samples:
-        members.setdefault(sample.group, []).append(sample)
+    members: dict[Hashable, list[int]] = {}
+    for index, sample in enumerate(samples):
+        members.setdefault(sample.group, []).append(index)
     trees: list[PrefixTree] = []
     groups: list[GroupCount] = []
-    for group, own in members.items():
-        keys = [sample.keys for sample in own if sample.keys is not None]
-        if keys and len(keys) != len(own):
-            raise ValueError(
-                f"samples of group {group!r} must all have keys or none, got keys in {len(keys)} "
-                f"of {len(own)}"
-            )
-        tree = build_prefix_tree([sample.tokens for sample in own], keys or None)
+    for group, indices in members.items():
+        own = [samples[index] for index in indices]
+        keys = shared_keys(samples, indices)
+        tree = build_prefix_tree([sample.tokens for sample in own], keys)
         targets, targets_flat = _count_targets(tree, own)
         trees.append(tree)
         groups.append(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from treetrain.data.sample import Sample
+from treetrain.data.text_files import read_text
 from treetrain.report.draw_tree import Decode
 from treetrain.report.inspection import DEFAULT_SHAPE, inspect_samples
 from treetrain.report.largest import largest_trees
@@ -16,6 +17,7 @@ from treetrain.report.page import PageContent, write_page
 from treetrain.report.plots import FILES, write_plots
 from treetrain.report.run_metrics import read_metrics
 from treetrain.report.tables import as_json
+from treetrain.report.written import Check, Inspected, read_object
 from treetrain.tree.metrics import ModelShape
 
 PAGE, INSPECTION, CHECK = "report.html", "inspection.json", "check.json"
@@ -75,20 +77,19 @@ def write_report(
         text = json.dumps(inspection, default=str) + "\n"
         (folder / INSPECTION).write_text(text, encoding="utf-8")
     else:
-        inspection = _read_object(folder / INSPECTION)
+        inspection = read_object(folder / INSPECTION, Inspected)
     lines: list[dict[str, Any]] = []
     if (folder / METRICS).exists():
         lines, notes = read_metrics(folder / METRICS)
-    config = folder / CONFIG
     content = PageContent(
         title=f"Run {folder.resolve().name}",
         notes=tuple(notes),
         inspection=inspection,
         trees=trees,
         decode=decode,
-        check=_read_object(folder / CHECK),
+        check=read_object(folder / CHECK, Check),
         steps=lines,
-        config=config.read_text(encoding="utf-8") if config.exists() else None,
+        config=read_text(folder / CONFIG) if (folder / CONFIG).exists() else None,
     )
     plots: list[Path] = []
     if lines:
@@ -98,15 +99,3 @@ def write_report(
             notes.append(f"{' and '.join(FILES)} not written: {error}")
     write_page(folder / PAGE, content)
     return WrittenReport(folder / PAGE, tuple(plots), tuple(notes))
-
-
-def _read_object(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: must be one JSON object, got {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: must be one JSON object, got {type(value).__name__}")
-    return value

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from treetrain.report.written import read_line
 
 Points = list[tuple[float, float]]
 
@@ -48,19 +49,9 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
     Raises:
         ValueError: a line is no JSON object with a step; file and line are named.
-    """
-    *whole, rest = path.read_text(encoding="utf-8").split("\n")
-    lines: list[dict[str, Any]] = []
-    for number, line in enumerate(whole, 1):
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{number}: line must be JSON, got {line!r:.80}") from error
-        if not isinstance(value, dict) or not isinstance(value.get("step"), int):
-            raise ValueError(
-                f"{path}:{number}: line must be an object with the field 'step', got {line!r:.80}"
-            )
-        lines.append(value)
+    """  # noqa: DOC502 (read_line raises)
+    *whole, rest = path.read_bytes().split(b"\n")
+    lines = [read_line(line, f"{path}:{number}") for number, line in enumerate(whole, 1)]
     return lines, [f"{path}:{len(lines) + 1}: 1 line without its end left out"] if rest else []
 
 

@@ -14,17 +14,17 @@ neither has a state of its own. Folders are written by `checkpoint_folders`.
 from __future__ import annotations
 
 import json
-import pickle
 import random
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from pydantic import BaseModel, ConfigDict
 from torch import nn
 
+from treetrain.data.fields import validate
+from treetrain.data.text_files import read_json
 from treetrain.models.prepared import PreparedModel
 from treetrain.models.wrappers import unwrap_model
 from treetrain.training.adapters import is_adapted, load_adapters
@@ -34,8 +34,7 @@ RNG = "rng_state.pth"
 STATE = "trainer_state.json"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(BaseModel):
     """Where a run stands after some steps; `trainer_state.json` of a checkpoint.
 
     Attributes:
@@ -49,13 +48,14 @@ class Place:
         versions: versions of what wrote it, by name.
     """
 
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     global_step: int
     max_steps: int
     epoch: int
     row: int
     learning_rate: float
     loss: float
-    fingerprint: dict[str, Any]
+    fingerprint: dict[str, dict[str, Any]]
     versions: dict[str, str]
 
 
@@ -84,7 +84,7 @@ def save_checkpoint(
         tokenizer.save_pretrained(folder)
     torch.save(optimizer.state_dict(), folder / OPTIMIZER)
     torch.save(_random_states(), folder / RNG)
-    text = json.dumps(asdict(place), indent=1)
+    text = json.dumps(place.model_dump(), indent=1)
     (folder / STATE).write_text(text + "\n", encoding="utf-8")
 
 
@@ -98,13 +98,13 @@ def read_place(folder: Path) -> Place:
         The place.
 
     Raises:
-        ValueError: the file is none of ours.
+        ValueError: the file is none of ours; the field is named.
     """
     path = folder / STATE
-    try:
-        return Place(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: must be what treetrain train writes, got {error}") from error
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: must be one JSON object, got {type(value).__name__}")
+    return validate(Place, value, str(path))
 
 
 def load_checkpoint(
@@ -135,22 +135,22 @@ def load_checkpoint(
             torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
         )
         _set_random_states(torch.load(folder / RNG, map_location="cpu", weights_only=True))
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        KeyError,
-        SafetensorError,
-        pickle.UnpicklingError,
-    ) as error:
+    # torch, transformers and safetensors raise whatever a broken file leads them to.
+    except Exception as error:
         raise ValueError(
-            f"{folder}: must be a checkpoint of this run's model, got {error}"
+            f"{folder}: must be a checkpoint of this run's model, got {type(error).__name__}: "
+            f"{error}"
         ) from error
 
 
 def _load_weights(model: Any, folder: Path) -> None:
+    # By the model's own config: sizes of another one would be laid out before they are compared.
     loaded, report = type(model).from_pretrained(
-        folder, dtype=model.dtype, local_files_only=True, output_loading_info=True
+        folder,
+        config=model.config,
+        dtype=model.dtype,
+        local_files_only=True,
+        output_loading_info=True,
     )
     # transformers makes up what is missing.
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):

@@ -15,6 +15,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from treetrain.data.text_files import read_json
+
 MANIFEST = "files.json"
 _WHOLE = re.compile(r"checkpoint-(\d+)")
 #: What is written goes by this name until it is whole, what is removed by the other.
@@ -131,11 +133,16 @@ def check_whole(folder: Path) -> None:
     """
     way_out = f"move {folder} away to resume from the checkpoint before it"
     try:
-        sizes: dict[str, int] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sizes = read_json(folder / MANIFEST)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{folder / MANIFEST}: must list the files, got {error}; {way_out}"
         ) from error
+    if not isinstance(sizes, dict) or not all(type(size) is int for size in sizes.values()):
+        raise ValueError(
+            f"{folder / MANIFEST}: must list the files with their sizes, got {sizes!r:.60}; "
+            f"{way_out}"
+        )
     for name, size in sizes.items():
         path = folder / name
         if not path.is_file():

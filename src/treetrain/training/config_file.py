@@ -10,7 +10,12 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from treetrain.data.text_files import read_text
 from treetrain.training.config import TrainConfig
+
+#: Values and levels of a configuration, far beyond any that somebody wrote.
+MOST_VALUES = 100_000
+DEEPEST = 100
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -29,18 +34,12 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
             value does not fit; the key is named.
     """
     path = Path(path)
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: must be YAML: {' '.join(str(error).split())}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: must be UTF-8, got {error.reason} at byte {error.start}"
-        ) from error
+    values = _load_yaml(read_text(path), str(path))
     if not isinstance(values, dict):
         raise ValueError(f"{path}: must be a mapping of keys, got {type(values).__name__}")
     for override in overrides:
         _override(values, override)
+    _check_size(values, str(path))
     try:
         return TrainConfig.model_validate(values)
     except ValidationError as error:
@@ -48,13 +47,52 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
         raise ValueError(f"{path}: {found}") from error
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML would take the last."""
+def _load_yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{source}: must be YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ValueError(f"{source}: must be nested less deeply to be read as YAML") from error
+
+
+def _check_size(values: Any, source: str) -> None:
+    """Refuses what an alias makes endless, or so large or deep that it could not be written out."""
+    waiting, seen = [(values, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        seen += 1
+        if depth > DEEPEST:
+            raise ValueError(f"{source}: must be nested at most {DEEPEST} levels deep, got more")
+        if seen > MOST_VALUES:
+            raise ValueError(
+                f"{source}: must hold at most {MOST_VALUES:,} values, aliases written out, got more"
+            )
+        inner = value.values() if isinstance(value, dict) else value
+        if isinstance(value, dict | list):
+            waiting += [(one, depth + 1) for one in inner]
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML would take the last; names wrong scalars."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        # A date that is none, an integer of too many digits, a tag that does not fit: PyYAML lets
+        # through whatever the constructor of the type raises.
+        except (ValueError, LookupError, AttributeError) as error:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.value!r:.60} does not fit {node.tag}: {error}", node.start_mark
+            ) from error
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                # The constructor below says so.
+                continue
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} stands twice", key_node.start_mark
@@ -67,10 +105,7 @@ def _override(values: dict[str, Any], override: str) -> None:
     name, sign, text = override.partition("=")
     if not sign or not all(name.split(".")):
         raise ValueError(f"--set must be KEY.KEY=VALUE, got {override!r}")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"--set {name}: value must be YAML, got {text!r}") from error
+    value = _load_yaml(text, f"--set {name}")
     *parents, last = name.split(".")
     place: Any = values
     for depth, parent in enumerate(parents):
@@ -97,7 +132,7 @@ def _explain(error: Any, values: dict[str, Any]) -> str:
         return f"key {key!r} is missing{_choices(location)}"
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
-    shown = "" if isinstance(error["input"], dict) else f", got {error['input']!r}"
+    shown = "" if isinstance(error["input"], dict) else f", got {error['input']!r:.200}"
     return f"{key or 'the configuration'}: {message}{shown}"
 
 

@@ -69,8 +69,9 @@ def find_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
         A line for each difference, "key: saved -> now", those of the configuration first; none
         where the run may go on.
     """
-    data = [line for part in DATA for line in _compare_data(part, saved[part], now[part])]
-    before, after = saved["config"], now["config"]
+    parts = {part: saved.get(part, {}) for part in now}
+    data = [line for part in DATA for line in _compare_data(part, parts[part], now[part])]
+    before, after = parts["config"], now["config"]
     constant = before.get("schedule.kind") == after.get("schedule.kind") == "constant"
     found: list[str] = []
     for name in {**before, **after}:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from pathlib import Path
 
+from treetrain.data.text_files import load_json
 from treetrain.training.checkpoint_folders import (
     PARTIAL,
     clean,
@@ -72,20 +72,37 @@ def remove_run(folder: Path) -> None:
 def cut_metrics(folder: Path, step: int) -> None:
     """Take lines of steps that a checkpoint does not know out of `metrics.jsonl`.
 
+    What a killed run left behind the last line that is kept may be anything.
+
     Args:
         folder: folder of the run.
         step: steps that are done.
+
+    Raises:
+        ValueError: a line between those that are kept is none of a run; file and line are named.
     """
     path = folder / METRICS
-    kept: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    kept: list[bytes] = []
+    wrong: ValueError | None = None
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], 1):
         try:
-            known = json.loads(line)["step"] <= step
-        except (ValueError, KeyError, TypeError):
-            known = False  # half a line, of a run that was killed
-        if known:
-            kept.append(line + "\n")
-    write_whole(path, "".join(kept))
+            done = _read_step(line, f"{path}:{number}")
+        except ValueError as error:
+            wrong = wrong or error
+            continue
+        if done <= step:
+            if wrong is not None:
+                raise ValueError(f"{wrong}; mend or remove the line to go on") from wrong
+            kept.append(line + b"\n")
+    write_whole(path, b"".join(kept).decode())
+
+
+def _read_step(line: bytes, source: str) -> int:
+    value = load_json(line, source)
+    step = value.get("step") if isinstance(value, dict) else None
+    if type(step) is not int:
+        raise ValueError(f"{source}: must be an object with a whole 'step', got {line!r:.60}")
+    return step
 
 
 def write_whole(path: Path, text: str) -> None:

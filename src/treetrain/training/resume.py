@@ -10,8 +10,12 @@ from typing import Any
 import torch
 import transformers
 
-from treetrain.training.checkpoint import Place, read_place
-from treetrain.training.checkpoint_folders import check_whole, find_checkpoints
+from treetrain.training.checkpoint import STATE, Place, read_place
+from treetrain.training.checkpoint_folders import (
+    check_whole,
+    checkpoint_step,
+    find_checkpoints,
+)
 from treetrain.training.fingerprint import find_differences
 
 
@@ -39,6 +43,12 @@ def find_resumable(
     folder = whole[-1]
     check_whole(folder)
     place = read_place(folder)
+    if place.global_step != checkpoint_step(folder):
+        raise ValueError(
+            f"{folder / STATE}: field 'global_step' must be the step that the folder is named "
+            f"after, got {place.global_step}; move {folder} away to resume from the checkpoint "
+            f"before it"
+        )
     differences = find_differences(place.fingerprint, fingerprint)
     if differences:
         raise ValueError(
