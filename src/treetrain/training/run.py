@@ -38,6 +38,7 @@ from treetrain.training.output import (
     write_whole,
 )
 from treetrain.training.resume import find_resumable
+from treetrain.training.row_checks import check_policy_inputs, check_served
 from treetrain.training.rows import EpochRows, describe_batches, hold_out, make_rows
 from treetrain.training.saving import remove_model, save_model
 from treetrain.training.trainer import StepMetrics, make_optimizer, train_steps
@@ -103,14 +104,21 @@ def run_training(
     keeper = Keeper(output, config, fingerprint, steps=steps, per_epoch=per_epoch, say=say)
     done: list[StepMetrics] = []
     with _prepared(model, config, [rows, others]) as handle:
+        check_policy_inputs(rows, config.loss)
+        for part in (rows, others):
+            check_served(handle, part)
         torch.manual_seed(config.seed)
         objective = make_objective(model, rows.batches, config, rows.partitions)
         optimizer = make_optimizer(model, config.optimizer)
         start = 0
         if found is not None:
             folder, place = found
-            load_checkpoint(folder, handle, model, optimizer)
             start = keeper.saved = place.global_step
+            if start > steps:
+                raise ValueError(
+                    f"steps must be at least the {start} that {folder.name} has done, got {steps}"
+                )
+            load_checkpoint(folder, handle, model, optimizer)
             say(f"resumed from {folder.name}: {start} of {say_count(steps, 'step')} done")
         report = None
         if config.check.wanted and start < steps:
