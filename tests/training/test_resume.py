@@ -300,3 +300,55 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_again_and_says_so(t
     assert [metrics.step for metrics in done] == [1, 2]
     assert "no whole checkpoint" in said[0]
     assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("files.json", [], "must list the files, got"),
+        ("files.json", {"model.safetensors": "1"}, "must list the files, got"),
+        ("trainer_state.json", [], "for checkpoint-000001, got"),
+        ("trainer_state.json", {"fingerprint": {}}, "must have the part 'config', got"),
+        (
+            "trainer_state.json",
+            {"fingerprint": {"config": None}},
+            "fingerprint: config: input",
+        ),
+        ("trainer_state.json", {"versions": None}, "versions: input should be"),
+        ("trainer_state.json", {"global_step": "1"}, "global_step: input should be"),
+        ("trainer_state.json", {"global_step": 2}, "for checkpoint-000001, got step 2"),
+    ],
+)
+def test_a_checkpoint_whose_notes_are_others_is_refused_by_its_file(
+    tmp_path, name, change, message
+):
+    config = make_config(tmp_path / "out", steps=1)
+    run_training(make_model(), make_samples(), config, say=len)
+    last = find_checkpoints(tmp_path / "out")[-1]
+    had = json.loads((last / name).read_text())
+    text = json.dumps({**had, **change} if change else change)
+    (last / name).write_text(text)
+    if name != "files.json":
+        sizes = json.loads((last / "files.json").read_text())
+        (last / "files.json").write_text(json.dumps({**sizes, name: len(text)}))
+    with pytest.raises(ValueError, match=rf"000001/{name}: .*{message}.*; move .* away"):
+        run_training(make_model(), make_samples(), config, resume=True, say=len)
+
+
+def test_figures_that_no_run_has_written_keep_none_from_going_on(tmp_path):
+    config = make_config(tmp_path / "out", steps=2)
+    run_training(make_model(), make_samples(), config, say=len)
+    with open(tmp_path / "out" / "metrics.jsonl", "ab") as file:
+        file.write(b'\xff\xfe\x00\n[1]\n{"step": "2"}\n{"step": 3')
+    run_training(make_model(), make_samples(), config, resume=True, say=len)
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+def test_a_run_cannot_be_made_shorter_than_it_is(tmp_path):
+    options = {"schedule": {"kind": "constant"}}
+    config = make_config(tmp_path / "out", steps=2, **options)
+    run_training(make_model(), make_samples(), config, say=len)
+    shorter = make_config(tmp_path / "out", steps=1, **options)
+    with pytest.raises(ValueError, match=r"at least the 2 that checkpoint-000002 has done, got 1"):
+        run_training(make_model(), make_samples(), shorter, resume=True, say=len)

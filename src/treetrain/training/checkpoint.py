@@ -28,6 +28,12 @@ from torch import nn
 from treetrain.models.prepared import PreparedModel
 from treetrain.models.wrappers import unwrap_model
 from treetrain.training.adapters import is_adapted, load_adapters
+from treetrain.training.checkpoint_folders import (
+    checkpoint_step,
+    read_json,
+    way_to_the_one_before,
+)
+from treetrain.training.fingerprint import check_parts
 
 OPTIMIZER = "optimizer.pt"
 RNG = "rng_state.pth"
@@ -55,7 +61,7 @@ class Place:
     row: int
     learning_rate: float
     loss: float
-    fingerprint: dict[str, Any]
+    fingerprint: dict[str, dict[str, Any]]
     versions: dict[str, str]
 
 
@@ -98,13 +104,20 @@ def read_place(folder: Path) -> Place:
         The place.
 
     Raises:
-        ValueError: the file is none of ours.
+        ValueError: the file is none of ours, or of another step than the folder's name says.
     """
     path = folder / STATE
     try:
-        return Place(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: must be what treetrain train writes, got {error}") from error
+        place = read_json(path, Place)
+        check_parts(place.fingerprint)
+        if place.global_step != checkpoint_step(folder):
+            raise ValueError(f"step {place.global_step}")
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: must be what treetrain train writes for {folder.name}, got {error}; "
+            f"{way_to_the_one_before(folder)}"
+        ) from error
+    return place
 
 
 def load_checkpoint(
@@ -143,8 +156,12 @@ def load_checkpoint(
         SafetensorError,
         pickle.UnpicklingError,
     ) as error:
+        # What torch says of a pickle that it does not run is how to run it all the same.
+        unread = isinstance(error, pickle.UnpicklingError)
+        found = "a file that holds more or less than tensors and numbers" if unread else str(error)
         raise ValueError(
-            f"{folder}: must be a checkpoint of this run's model, got {error}"
+            f"{folder}: must be a checkpoint of this run's model, got {found}; "
+            f"{way_to_the_one_before(folder)}"
         ) from error
 
 

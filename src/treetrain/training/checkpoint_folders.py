@@ -12,11 +12,17 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+T = TypeVar("T")
 
 MANIFEST = "files.json"
-_WHOLE = re.compile(r"checkpoint-(\d+)")
+#: As `write_checkpoint` names them; those of other trainers, with fewer digits, are left alone.
+_WHOLE = re.compile(r"checkpoint-(\d{6,})")
 #: What is written goes by this name until it is whole, what is removed by the other.
 PARTIAL, REMOVED = ".partial-", ".removed-"
 
@@ -54,16 +60,17 @@ def find_checkpoints(output: Path) -> list[Path]:
     return sorted(whole, key=checkpoint_step)
 
 
-def clean(output: Path) -> list[str]:
+def clean(output: Path, names: Collection[str]) -> list[str]:
     """Remove what a killed run left of checkpoints and files that it was writing or removing.
 
     Args:
         output: folder of the run.
+        names: what else, but checkpoints, is written under another name first.
 
     Returns:
         The names of what was removed.
     """
-    partial = [path for path in output.iterdir() if path.name.startswith((PARTIAL, REMOVED))]
+    partial = [path for path in output.iterdir() if _is_left(path.name, names)]
     for path in partial:
         if path.is_dir():
             shutil.rmtree(path)
@@ -129,9 +136,9 @@ def check_whole(folder: Path) -> None:
     Raises:
         ValueError: a file is missing or has another size; names the first.
     """
-    way_out = f"move {folder} away to resume from the checkpoint before it"
+    way_out = way_to_the_one_before(folder)
     try:
-        sizes: dict[str, int] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sizes = read_json(folder / MANIFEST, dict[str, int])
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{folder / MANIFEST}: must list the files, got {error}; {way_out}"
@@ -147,6 +154,40 @@ def check_whole(folder: Path) -> None:
             )
 
 
+def read_json(path: Path, kind: type[T]) -> T:
+    """Read a file of JSON as a type.
+
+    Args:
+        path: the file.
+        kind: the type, as pydantic checks it.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: the file holds no JSON, or something else.
+        OSError: it cannot be read.
+    """  # noqa: DOC502 (reading raises)
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes(), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"{part}: " for part in first["loc"])
+        raise ValueError(f"{place}{first['msg'][0].lower()}{first['msg'][1:]}") from error
+
+
+def way_to_the_one_before(folder: Path) -> str:
+    """Say what to do about a checkpoint that cannot be resumed from.
+
+    Args:
+        folder: the checkpoint.
+
+    Returns:
+        The end of a message.
+    """
+    return f"move {folder} away to resume from the checkpoint before it"
+
+
 def sync(path: Path) -> None:
     """Wait until a file or the entries of a folder are on the disk.
 
@@ -158,6 +199,14 @@ def sync(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def _is_left(name: str, names: Collection[str]) -> bool:
+    for mark in (PARTIAL, REMOVED):
+        if name.startswith(mark):
+            rest = name.removeprefix(mark)
+            return rest in names or _WHOLE.fullmatch(rest) is not None
+    return False
 
 
 def _remove(folder: Path) -> None:

@@ -58,6 +58,20 @@ def take_fingerprint(
     }
 
 
+def check_parts(fingerprint: Mapping[str, Any]) -> None:
+    """Refuse what is no fingerprint.
+
+    Args:
+        fingerprint: what was read from somewhere.
+
+    Raises:
+        ValueError: a part is missing.
+    """
+    for part in ("config", *DATA):
+        if part not in fingerprint:
+            raise ValueError(f"fingerprint must have the part {part!r}, got {list(fingerprint)}")
+
+
 def find_differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Find what keeps a run from being resumed.
 
