@@ -17,6 +17,7 @@ from treetrain.testing.trees import tree_family
 from treetrain.training import checkpoint, run
 from treetrain.training.checkpoint_folders import check_whole, find_checkpoints
 from treetrain.training.config import TrainConfig
+from treetrain.training.output import check_inputs
 from treetrain.training.run import run_training
 
 SAMPLES = [Sample(tokens, group=0) for tokens in tree_family()["comb"]]
@@ -246,3 +247,41 @@ def test_checkpoints_of_an_earlier_run_do_not_pass_for_those_of_this_one(tmp_pat
     train(tmp_path / "out", keep_last=None)
     train(tmp_path / "out", overwrite=True, steps=1)
     assert_only_whole(tmp_path / "out", [1])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.yaml", "check.json", "loss.png", "model.safetensors", "adapter_config.json"],
+)
+def test_a_file_of_somebody_else_is_not_written_over_unasked(tmp_path, name):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    with pytest.raises(ValueError, match=rf"or files of the same names, got .*/out with {name};"):
+        train(tmp_path / "out")
+    assert (tmp_path / "out" / name).read_text() == "mine"
+    train(tmp_path / "out", overwrite=True, steps=1)
+
+
+def test_what_a_run_does_not_name_stays_where_it_is(tmp_path):
+    names = (
+        ".partial-thesis.doc",
+        ".removed-files",
+        "checkpoint-7",
+        "model-notes.safetensors",
+        "tools.json",
+    )
+    (tmp_path / "out").mkdir()
+    for name in names:
+        (tmp_path / "out" / name).write_text("mine")
+    train(tmp_path / "out", keep_last=1)
+    train(tmp_path / "out", resume=True)
+    train(tmp_path / "out", overwrite=True, steps=1)
+    assert all((tmp_path / "out" / name).read_text() == "mine" for name in names)
+
+
+def test_data_that_a_run_would_remove_is_refused(tmp_path):
+    train(tmp_path / "out", steps=1)
+    check_inputs(tmp_path / "out", ["rows.jsonl", str(tmp_path / "out" / "rows.jsonl")])
+    for name in ("metrics.jsonl", "checkpoint-000001/rows.jsonl"):
+        with pytest.raises(ValueError, match=rf"does not hold the data, got .*out with .*/{name}"):
+            check_inputs(tmp_path / "out", [str(tmp_path / "out" / name)])

@@ -67,11 +67,14 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.errors import RandomModelError
     from treetrain.progress import Progress
     from treetrain.training.display import show_run
-    from treetrain.training.run import claim_output, run_training
+    from treetrain.training.output import check_inputs, claim_output
+    from treetrain.training.run import run_training
     from treetrain.training.trackers import Trackers
 
     progress = Progress()
     claim_output(Path(config.output), overwrite=config.overwrite, resume=args.resume)
+    held_out = config.evaluation.files if config.evaluation is not None else None
+    check_inputs(Path(config.output), [*config.data.files, *(held_out or [])])
     if config.model.path is not None:
         # What a name or a config can tell is told before rows are read and weights loaded.
         check_source(

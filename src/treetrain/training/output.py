@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from treetrain.training.checkpoint_folders import (
@@ -14,13 +15,14 @@ from treetrain.training.checkpoint_folders import (
     keep_newest,
     sync,
 )
-from treetrain.training.saving import CONFIG, remove_model
+from treetrain.training.saving import UNFINISHED, find_model, remove_model
 
 METRICS = "metrics.jsonl"
 SETTINGS = "config.yaml"
 CHECK = "check.json"
 #: What the verb writes about a run at its end.
 REPORTS = ("report.html", "inspection.json", "loss.png", "speed.png")
+FILES = (METRICS, SETTINGS, CHECK, *REPORTS)
 
 
 def claim_output(folder: Path, *, overwrite: bool, resume: bool = False) -> None:
@@ -37,14 +39,15 @@ def claim_output(folder: Path, *, overwrite: bool, resume: bool = False) -> None
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"output must be a folder, got the file {folder}")
-    found = [name for name in (METRICS, CONFIG) if (folder / name).exists()]
-    found += [path.name for path in find_checkpoints(folder)[-1:]]
+    found = find_run(folder)
     if resume and not found:
         raise ValueError(f"output must hold a run to resume, got {folder} without {METRICS}")
     if found and not (overwrite or resume):
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         raise ValueError(
-            f"output must be a folder without an earlier run, got {folder} with "
-            f"{' and '.join(found)}; go on with --resume, name another one, or set overwrite=true"
+            f"output must be a folder without an earlier run, or files of the same names, got "
+            f"{folder} with {', '.join(found[:3])}{more}; go on with --resume, name another one, "
+            "or set overwrite=true, which removes them"
         )
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -54,7 +57,40 @@ def claim_output(folder: Path, *, overwrite: bool, resume: bool = False) -> None
         raise OSError(
             f"output must be a folder that can be written, got {folder}: {error.strerror}"
         ) from error
-    clean(folder)
+    clean(folder, {*FILES, UNFINISHED})
+
+
+def find_run(folder: Path) -> list[str]:
+    """Find what a run has written into a folder, or would remove from it.
+
+    Args:
+        folder: the folder; it may be missing.
+
+    Returns:
+        Names of files and checkpoints; none of what a run leaves alone.
+    """
+    files = [name for name in FILES if (folder / name).exists()]
+    return [*files, *(path.name for path in find_checkpoints(folder)), *find_model(folder)]
+
+
+def check_inputs(folder: Path, files: Iterable[str]) -> None:
+    """Refuse data that a run would remove or write over.
+
+    Args:
+        folder: the output folder.
+        files: files that are read.
+
+    Raises:
+        ValueError: one of them is a file of a run in the folder.
+    """
+    written = {(folder / name).resolve() for name in find_run(folder)}
+    for file in files:
+        path = Path(file).resolve()
+        if not written.isdisjoint({path, *path.parents}):
+            raise ValueError(
+                f"output must be a folder whose run does not hold the data, got {folder} with "
+                f"{file}; name another folder"
+            )
 
 
 def remove_run(folder: Path) -> None:
@@ -65,7 +101,7 @@ def remove_run(folder: Path) -> None:
     """
     remove_model(folder)
     keep_newest(folder, 0)
-    for name in (METRICS, SETTINGS, CHECK, *REPORTS):
+    for name in FILES:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -78,7 +114,9 @@ def cut_metrics(folder: Path, step: int) -> None:
     """
     path = folder / METRICS
     kept: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    # What no run has written is no line of figures either, and keeps no run from going on.
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines():
         try:
             known = json.loads(line)["step"] <= step
         except (ValueError, KeyError, TypeError):
