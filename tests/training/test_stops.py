@@ -3,8 +3,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pty
+import resource
+import shlex
 import signal
+import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +22,7 @@ from treetrain.testing.trees import tree_family
 from treetrain.training import checkpoint, run
 from treetrain.training.checkpoint_folders import check_whole, find_checkpoints
 from treetrain.training.config import TrainConfig
+from treetrain.training.holding import hold_output
 from treetrain.training.output import check_inputs
 from treetrain.training.run import run_training
 
@@ -99,6 +105,30 @@ def test_a_full_disk_under_the_figures_is_told_too(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"^No space left on device; .*checkpoint-000001 is whole"):
         train(tmp_path / "out")
     assert_only_whole(tmp_path / "out", [1])
+
+
+@contextmanager
+def files_of_at_most(size):
+    """Files of this process cannot grow beyond that many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [(500, r"config\.yaml"), (2500, r"metrics\.jsonl: File too"), (9000, "of step 1 could not")],
+)
+def test_a_disk_that_fills_up_is_told_by_the_file(tmp_path, size, name):
+    every = 1 if size == 9000 else None
+    with pytest.raises(OSError, match=name) as caught, files_of_at_most(size):
+        train(tmp_path / "out", steps=20, save_every=every)
+    assert_only_whole(tmp_path / "out", [])
+    if size != 500:
+        assert "there is no checkpoint and no model was saved" in str(caught.value)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(
@@ -285,3 +315,86 @@ def test_data_that_a_run_would_remove_is_refused(tmp_path):
     for name in ("metrics.jsonl", "checkpoint-000001/rows.jsonl"):
         with pytest.raises(ValueError, match=rf"does not hold the data, got .*out with .*/{name}"):
             check_inputs(tmp_path / "out", [str(tmp_path / "out" / name)])
+
+
+class AtTheEnd:
+    """An observer that does something when the run is left, as the report does."""
+
+    def __init__(self, act):
+        self.act = act
+
+    def __call__(self, outline):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *what):
+        self.act()
+
+    def tell(self, metrics):
+        pass
+
+
+def test_what_is_shown_at_the_end_cannot_cost_the_model(tmp_path):
+    def fail():
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    with pytest.raises(BrokenPipeError):
+        train(tmp_path / "out", save_every=None, steps=1, watches=(AtTheEnd(fail),))
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    assert (tmp_path / "out" / "config.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption_after_the_last_step_lets_the_run_end(tmp_path, number):
+    before = signal.getsignal(number)
+    press = AtTheEnd(lambda: os.kill(os.getpid(), number))
+    assert len(train(tmp_path / "out", save_every=None, steps=1, watches=(press,))) == 1
+    assert (tmp_path / "out" / "config.json").exists()
+    assert signal.getsignal(number) == before
+
+
+def test_a_terminal_that_is_closed_leaves_a_checkpoint_of_the_step(tmp_path):
+    code = f"""
+import os, sys, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_stops import train, interrupt_in
+def say(line): print(line, file=sys.stderr, flush=True)
+class Talker(interrupt_in(0)[0]):
+    def tell(self, metrics):
+        if metrics.step == 2:
+            say("step 2")
+            nowhere = os.stat(os.devnull)
+            while not os.path.samestat(os.fstat(2), nowhere): time.sleep(0.01)
+        say("still here")
+try: train({str(tmp_path / "out")!r}, steps=100, save_every=None, watches=(Talker,), say=say)
+except KeyboardInterrupt: pass
+"""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    said = b""
+    while b"step 2" not in said:
+        said += os.read(terminal, 4096)
+    os.close(terminal)
+    os.waitpid(process, 0)
+    assert_only_whole(tmp_path / "out", [2])
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    train(tmp_path / "out", steps=1)
+    message = r"no run is going on, got .*/out, which another process holds"
+    with hold_output(tmp_path / "out"):
+        for values in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(ValueError, match=message):
+                train(tmp_path / "out", steps=1, **values)
+    train(tmp_path / "out", steps=1, resume=True)
+
+
+def test_the_command_to_go_on_with_can_be_pasted(tmp_path):
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "my $runs", watches=interrupt_in(2), say=said.append)
+    words = shlex.split(said[-1].partition("go on with: ")[2])
+    assert words == ["treetrain", "train", f"{tmp_path}/my $runs/config.yaml", "--resume"]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+#: SIGHUP comes where a terminal is closed; there is none on Windows.
+_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
 
 class Interruption:
-    """Notes SIGINT and SIGTERM while it is entered; on the main thread only.
+    """Notes SIGINT, SIGTERM and SIGHUP while it is entered; on the main thread only.
 
     Args:
         say: prints a line for a person.
@@ -22,11 +29,14 @@ class Interruption:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._before: dict[int, Any] = {}
+        self._terminals: list[int] = []
         self.wished = False
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            streams = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+            self._terminals = [stream.fileno() for stream in streams]
+            for number in _SIGNALS:
                 # A signal that is ignored (nohup) stays so.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
@@ -43,9 +53,18 @@ class Interruption:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.wished = True
         self._give_back()
+        if number not in (signal.SIGINT, signal.SIGTERM):
+            self._leave_terminals()
         self._say(
             "note: interrupted: the step is finished and saved first; once more stops at once"
         )
+
+    def _leave_terminals(self) -> None:
+        # Nobody reads any more, and a line that cannot be written must not cost the checkpoint.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for number in self._terminals:
+            os.dup2(nowhere, number)
+        os.close(nowhere)
 
     def _give_back(self) -> None:
         for number, handler in self._before.items():

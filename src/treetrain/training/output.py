@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from treetrain.training.checkpoint_folders import (
@@ -15,6 +16,7 @@ from treetrain.training.checkpoint_folders import (
     keep_newest,
     sync,
 )
+from treetrain.training.holding import hold_output
 from treetrain.training.saving import UNFINISHED, find_model, remove_model
 
 METRICS = "metrics.jsonl"
@@ -34,9 +36,10 @@ def claim_output(folder: Path, *, overwrite: bool, resume: bool = False) -> None
         resume: whether an earlier run is to go on.
 
     Raises:
-        ValueError: there is an earlier run, or none to go on with, or a file.
+        ValueError: there is an earlier run, or none to go on with, or a file; or a run is going on
+            in the folder.
         OSError: the folder cannot be written.
-    """
+    """  # noqa: DOC502 (hold_output raises)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"output must be a folder, got the file {folder}")
     found = find_run(folder)
@@ -57,7 +60,8 @@ def claim_output(folder: Path, *, overwrite: bool, resume: bool = False) -> None
         raise OSError(
             f"output must be a folder that can be written, got {folder}: {error.strerror}"
         ) from error
-    clean(folder, {*FILES, UNFINISHED})
+    with hold_output(folder):
+        clean(folder, {*FILES, UNFINISHED})
 
 
 def find_run(folder: Path) -> list[str]:
@@ -132,11 +136,38 @@ def write_whole(path: Path, text: str) -> None:
     Args:
         path: the file.
         text: its text.
-    """
+
+    Raises:
+        OSError: it cannot be written; the file is named.
+    """  # noqa: DOC503 (_naming raises)
     partial = path.with_name(f"{PARTIAL}{path.name}")
+    with _naming(path):
+        try:
+            partial.write_text(text, encoding="utf-8")
+            sync(partial)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file.
+
+    Args:
+        path: the file.
+        line: the line, without its end.
+
+    Raises:
+        OSError: it cannot be written, or in part only; the file is named.
+    """  # noqa: DOC503 (_naming raises)
+    with _naming(path), path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    # The system does not name a file in errors of what comes after opening it.
     try:
-        partial.write_text(text, encoding="utf-8")
-        sync(partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 import yaml
@@ -24,6 +24,7 @@ from treetrain.training.display import show_run
 from treetrain.training.evaluation import evaluate_loss
 from treetrain.training.fingerprint import take_fingerprint
 from treetrain.training.first_check import check_first
+from treetrain.training.holding import hold_output
 from treetrain.training.interruption import Interruption
 from treetrain.training.keeper import Keeper
 from treetrain.training.objective import Objective, make_objective
@@ -32,6 +33,7 @@ from treetrain.training.output import (
     CHECK,
     METRICS,
     SETTINGS,
+    append_line,
     claim_output,
     cut_metrics,
     remove_run,
@@ -85,6 +87,31 @@ def run_training(
     """  # noqa: DOC502, DOC503 (the functions below raise)
     output = Path(config.output)
     claim_output(output, overwrite=config.overwrite, resume=resume)
+    with hold_output(output):
+        return _run(
+            model,
+            samples,
+            config,
+            tokenizer=tokenizer,
+            evaluated=evaluated,
+            resume=resume,
+            watches=watches,
+            say=say,
+        )
+
+
+def _run(
+    model: Any,
+    samples: Sequence[Sample],
+    config: TrainConfig,
+    *,
+    tokenizer: Any,
+    evaluated: Sequence[Sample],
+    resume: bool,
+    watches: Sequence[Watch],
+    say: Callable[[str], None],
+) -> list[StepMetrics]:
+    output = Path(config.output)
     held = list(evaluated)
     if config.evaluation is not None and config.evaluation.share is not None:
         samples, held = hold_out(samples, config.evaluation.share, seed=config.seed)
@@ -157,9 +184,8 @@ def run_training(
 
         with (
             keeper.ends_told(),
-            ExitStack() as stack,
-            open(output / METRICS, "a", encoding="utf-8") as file,
             Interruption(say) as interruption,
+            ExitStack() as stack,
         ):
             observers = [stack.enter_context(watch(outline)) for watch in watches]
             for metrics in loop:
@@ -168,15 +194,16 @@ def run_training(
                     metrics = dataclasses.replace(metrics, evaluation_loss=evaluate())
                 done.append(metrics)
                 keeper.done = metrics.step
-                _write_line(file, metrics)
+                _write_line(output / METRICS, metrics)
                 for observer in observers:
                     observer.tell(metrics)
                 if interruption.wished or keeper.is_due(metrics.step):
                     keeper.save(handle, model, tokenizer, optimizer=optimizer, metrics=metrics)
                 if interruption.wished:
                     raise KeyboardInterrupt
-    with keeper.ends_told():
-        save_model(model, tokenizer, output)
+            # Before the watches end: none of them can cost what was trained.
+            with handle.undone():
+                save_model(model, tokenizer, output)
     say(_describe_end(done, output))
     return done
 
@@ -222,12 +249,11 @@ def _check(
     return report.to_dict()
 
 
-def _write_line(file: TextIO, metrics: StepMetrics) -> None:
+def _write_line(path: Path, metrics: StepMetrics) -> None:
     figures = asdict(metrics)
     if metrics.evaluation_loss is None:
         del figures["evaluation_loss"]
-    file.write(json.dumps(figures) + "\n")
-    file.flush()
+    append_line(path, json.dumps(figures))
 
 
 def _describe_end(done: Sequence[StepMetrics], output: Path) -> str:
