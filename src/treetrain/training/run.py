@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -250,10 +249,7 @@ def _check(
 
 
 def _write_line(path: Path, metrics: StepMetrics) -> None:
-    figures = asdict(metrics)
-    if metrics.evaluation_loss is None:
-        del figures["evaluation_loss"]
-    append_line(path, json.dumps(figures))
+    append_line(path, json.dumps(metrics.figures))
 
 
 def _describe_end(done: Sequence[StepMetrics], output: Path) -> str:
