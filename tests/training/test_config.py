@@ -150,3 +150,28 @@ def test_a_file_that_is_not_text_is_refused_by_name(tmp_path):
     (tmp_path / "run.yaml").write_bytes(b"steps: \xff")
     with pytest.raises(ValueError, match=r"run\.yaml: must be UTF-8, got .* at byte 7"):
         load_config(tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("output=''", "output: string should have at least 1 character"),
+        ("data.files=['']", r"data\.files\.0: string should have at least 1 character"),
+        ("evaluation={files: '', every: 1}", r"evaluation\.files\.0: string should have"),
+        ("tokenizer=''", "tokenizer: string should have at least 1 character"),
+        ("device=''", "device: string should have at least 1 character"),
+        ("reduction=0", r"reduction: input should be greater than 0, got 0$"),
+        ("reduction=-2.5", r"reduction: input should be greater than 0, got -2\.5$"),
+        ("optimizer={lr: 1, lr: 2}", r"--set optimizer: value .*: key 'lr' stands twice$"),
+        ("optimizer={? {a: 1} : 2}", r"key \{'a': 1\} is a list or a mapping$"),
+    ],
+)
+def test_what_would_mean_something_else_than_it_says_is_refused(tmp_path, override, message):
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path, TEXT, override)
+
+
+@pytest.mark.parametrize("text", ["? {a: 1}\n: 2\n", "[" * 5000])
+def test_yaml_that_python_cannot_hold_is_refused_by_its_file(tmp_path, text):
+    with pytest.raises(ValueError, match=r"run\.yaml: must be YAML"):
+        load(tmp_path, text)

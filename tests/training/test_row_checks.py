@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from treetrain.data.sample import Sample
 from treetrain.errors import UnsupportedModelError
@@ -13,9 +14,8 @@ PPO = {"name": "ppo", "old_logprobs": "recorded", "clip_low": 0.2, "clip_high": 
 GOOD = {"advantage": 1.0, "logprobs": [0.0, -4.0, -4.0]}
 
 
-def train(output, last, *, family="llama", **values):
-    """A run of one step that does not come to its last row."""
-    config = TrainConfig.model_validate(
+def make_config(output, **values):
+    return TrainConfig.model_validate(
         {
             "model": {"path": "unused"},
             "data": {"files": "unused", "shuffle": False},
@@ -28,9 +28,13 @@ def train(output, last, *, family="llama", **values):
             **values,
         }
     )
+
+
+def train(output, last, *, family="llama", **values):
+    """A run of one step that does not come to its last row."""
     first = [Sample([1, 2, 3], group=group, **GOOD) for group in range(3)]
     model = make_tiny_model(family)
-    run_training(model, [*first, last], config, say=len, watches=())
+    run_training(model, [*first, last], make_config(output, **values), say=len, watches=())
 
 
 @pytest.mark.parametrize(
@@ -93,3 +97,12 @@ def test_losses_of_routers_that_are_not_there_are_told_before_the_first_step(tmp
             router={"form": "micro_batch", "load_balancing": 0.1},
         )
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_model_that_is_spoilt_is_told_by_its_parameter(tmp_path):
+    model = make_tiny_model("llama")
+    with torch.no_grad():
+        model.lm_head.weight[3, 4] = float("nan")
+    config = make_config(tmp_path / "out")
+    with pytest.raises(ValueError, match=r"finite before the first step, got .*lm_head\.weight"):
+        run_training(model, [Sample([1, 2, 3])], config, say=len, watches=())

@@ -178,18 +178,22 @@ def build_model(config: TrainConfig, samples: list[Sample], tokenizer: Any) -> A
 def _build_weights(config: TrainConfig, samples: list[Sample], tokenizer: Any) -> PreTrainedModel:
     from treetrain.cli.models import load_model, make_model
 
+    longest = max(map(len, samples))
     if config.model.path is not None:
         return load_model(
             config.model.path,
             dtype=config.dtype,
             attention=config.model.attention,
+            vocabulary=len(tokenizer),
+            positions=longest,
+            seed=config.seed,
             trust_remote_code=config.model.trust_remote_code,
         )
     scratch = config.model.scratch
     assert scratch is not None
     defaults = {
         "vocab_size": len(tokenizer),
-        "max_position_embeddings": max(2048, *map(len, samples)),
+        "max_position_embeddings": max(2048, longest),
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,

@@ -33,6 +33,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
         values = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: must be YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: must be YAML that is not nested so deeply") from error
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: must be UTF-8, got {error.reason} at byte {error.start}"
@@ -55,6 +57,10 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r:.60} is a list or a mapping", key_node.start_mark
+                )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} stands twice", key_node.start_mark
@@ -68,9 +74,10 @@ def _override(values: dict[str, Any], override: str) -> None:
     if not sign or not all(name.split(".")):
         raise ValueError(f"--set must be KEY.KEY=VALUE, got {override!r}")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.YAMLError as error:
-        raise ValueError(f"--set {name}: value must be YAML, got {text!r}") from error
+        problem = getattr(error, "problem", None) or "it is none"
+        raise ValueError(f"--set {name}: value must be YAML, got {text!r}: {problem}") from error
     *parents, last = name.split(".")
     place: Any = values
     for depth, parent in enumerate(parents):
@@ -103,7 +110,7 @@ def _explain(error: Any, values: dict[str, Any]) -> str:
 
 def _is_union_branch(part: Any) -> bool:
     """Whether part of a location names a type that pydantic tried, not a key."""
-    return isinstance(part, str) and part.startswith(("literal[", "function-before[", "list["))
+    return isinstance(part, str) and part.startswith(("literal[", "function-", "list["))
 
 
 def _fields_at(parents: Sequence[Any]) -> list[str]:

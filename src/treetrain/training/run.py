@@ -42,7 +42,7 @@ from treetrain.training.resume import find_resumable
 from treetrain.training.row_checks import check_policy_inputs, check_served
 from treetrain.training.rows import EpochRows, describe_batches, hold_out, make_rows
 from treetrain.training.saving import remove_model, save_model
-from treetrain.training.trainer import StepMetrics, make_optimizer, train_steps
+from treetrain.training.trainer import StepMetrics, check_finite, make_optimizer, train_steps
 from treetrain.wording import say_count
 
 
@@ -212,6 +212,7 @@ def _prepared(
     model: Any, config: TrainConfig, parts: Sequence[EpochRows]
 ) -> Iterator[PreparedModel]:
     """The model as it is trained; afterwards it is as before."""
+    check_finite(model, 0)
     was_training = model.training
     handle = prepare(model, config.tree.backend)
     try:

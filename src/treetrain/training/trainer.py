@@ -191,13 +191,18 @@ def check_finite(model: nn.Module, step: int) -> None:
 
     Args:
         model: the model.
-        step: the step that was done.
+        step: the step that was done; 0 before the first.
 
     Raises:
         ValueError: one is not finite; names it.
     """
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
+            if step == 0:
+                raise ValueError(
+                    f"parameters must be finite before the first step, got others in {name}; take "
+                    "the model as it was before it was spoilt"
+                )
             raise ValueError(
                 f"parameters must be finite after step {step}, got others in {name}; lower "
                 "optimizer.lr or raise optimizer.eps"
