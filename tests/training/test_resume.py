@@ -352,3 +352,25 @@ def test_a_run_cannot_be_made_shorter_than_it_is(tmp_path):
     shorter = make_config(tmp_path / "out", steps=1, **options)
     with pytest.raises(ValueError, match=r"at least the 2 that checkpoint-000002 has done, got 1"):
         run_training(make_model(), make_samples(), shorter, resume=True, say=len)
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_another_model_under_the_same_name_is_refused_where_a_step_depends_on_it(tmp_path, lora):
+    loss = {"name": "plain", "reference": "start", "kl_coefficient": 0.1}
+    config = make_config(tmp_path / "out", steps=1, **({} if lora else {"loss": loss}))
+    run_training(make_model(lora), make_samples(), config, say=len)
+    run_training(make_model(lora), make_samples(), config, resume=True, say=len)
+    other = make_model(lora)
+    with torch.no_grad():
+        other.get_input_embeddings().weight[5] += 0.5
+    with pytest.raises(ValueError, match=r"here\): model: other weights before the first step$"):
+        run_training(other, make_samples(), config, resume=True, say=len)
+
+
+def test_weights_that_a_checkpoint_holds_may_have_been_others(tmp_path):
+    config = make_config(tmp_path / "out", steps=1)
+    run_training(make_model(), make_samples(), config, say=len)
+    other = make_model()
+    with torch.no_grad():
+        other.lm_head.weight += 0.5
+    run_training(other, make_samples(), config, resume=True, say=len)

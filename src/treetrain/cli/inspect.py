@@ -55,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.report.page import PageContent, write_page
     from treetrain.report.tables import as_json, as_text
 
+    if args.html is not None:
+        _check_page(args.html, args.file)
     progress = Progress()
     progress(f"reading {args.file}")
     shape = DEFAULT_SHAPE if args.shape is None else _shape(args.shape)
@@ -81,6 +83,15 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(as_text(inspection, report, decode, drift=drift))
     return 0
+
+
+def _check_page(page: Path, file: Path) -> None:
+    if not page.parent.is_dir():
+        raise ValueError(f"--html must lie in a folder that exists, got {str(page)!r}")
+    if page.exists() and not page.is_file():
+        raise ValueError(f"--html must be a file, got {str(page)!r}")
+    if page.exists() and file.exists() and page.samefile(file):
+        raise ValueError(f"--html must be another file than the one that is read, {str(file)!r}")
 
 
 def _shape(text: str) -> ModelShape:

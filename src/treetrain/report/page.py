@@ -86,8 +86,12 @@ def write_page(path: Path, content: PageContent) -> None:
         content: what the page shows.
     """
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(render_page(content), encoding="utf-8")
-    os.replace(partial, path)
+    text = render_page(content)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _parts(content: PageContent) -> Iterator[str]:

@@ -119,7 +119,7 @@ def _run(
             raise ValueError(
                 f"{name} must train at least one token, got none in {len(found)} sequences"
             )
-    fingerprint = take_fingerprint(config, samples, held)
+    fingerprint = take_fingerprint(config, samples, held, model=model)
     found = find_resumable(output, fingerprint, say=say) if resume else None
     seed = config.seed if config.data.shuffle else None
     rows = make_rows(samples, config.tree, seed=seed)
