@@ -88,6 +88,20 @@ def test_fault_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> 
         cli.main(["inspect"])
 
 
+def test_a_package_that_is_missing_is_told_with_the_way_to_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace_verb(monkeypatch, ModuleNotFoundError("No module named 'torch'", name="torch"))
+    assert cli.main(["inspect"]) == 2
+    assert capsys.readouterr().err == (
+        "treetrain: No module named 'torch'; treetrain doctor says what is missing and how to get "
+        "it\n"
+    )
+    replace_verb(monkeypatch, ModuleNotFoundError("No module", name="treetrain.nowhere"))
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["inspect"])
+
+
 @pytest.mark.parametrize("words", [[], ["fly"], ["demo", "--no-such-option"]])
 def test_wrong_usage_exits_with_two(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:

@@ -88,6 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _tell("interrupted", EXIT_INTERRUPTED)
     except EquivalenceError as error:
         return _complain(error, EXIT_NOT_EQUAL)
+    except ModuleNotFoundError as error:
+        # A part of this package that is missing is a fault of its own.
+        if (error.name or "treetrain").partition(".")[0] == "treetrain":
+            raise
+        return _complain(error, EXIT_WRONG_INPUT)
     except (ValueError, TypeError, OSError, NotImplementedError) as error:
         return _complain(error, EXIT_WRONG_INPUT)
 
@@ -96,6 +101,8 @@ def _complain(error: Exception, code: int) -> int:
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
+    if isinstance(error, ModuleNotFoundError):
+        text += "; treetrain doctor says what is missing and how to get it"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return _tell(" ".join(lines) or type(error).__name__, code)
 

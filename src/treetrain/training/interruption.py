@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -34,8 +33,7 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            streams = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
-            self._terminals = [stream.fileno() for stream in streams]
+            self._terminals = [number for number in (1, 2) if os.isatty(number)]
             for number in _SIGNALS:
                 # A signal that is ignored (nohup) stays so.
                 if signal.getsignal(number) is not signal.SIG_IGN:
