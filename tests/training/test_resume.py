@@ -374,3 +374,12 @@ def test_weights_that_a_checkpoint_holds_may_have_been_others(tmp_path):
     with torch.no_grad():
         other.lm_head.weight += 0.5
     run_training(other, make_samples(), config, resume=True, say=len)
+
+
+def test_a_trained_model_without_checkpoints_is_not_trained_anew_by_resuming(tmp_path):
+    config = make_config(tmp_path / "out", steps=1, save_every=None)
+    run_training(make_model(), make_samples(), config, say=len)
+    before = saved_files(tmp_path / "out")
+    with pytest.raises(ValueError, match=r"must hold a checkpoint to resume from, .*overwrite"):
+        run_training(make_model(), make_samples(), config, resume=True, say=len)
+    assert saved_files(tmp_path / "out").keys() == before.keys()

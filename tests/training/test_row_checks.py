@@ -106,3 +106,13 @@ def test_a_model_that_is_spoilt_is_told_by_its_parameter(tmp_path):
     config = make_config(tmp_path / "out")
     with pytest.raises(ValueError, match=r"finite before the first step, got .*lm_head\.weight"):
         run_training(model, [Sample([1, 2, 3])], config, say=len, watches=())
+
+
+def test_weights_that_cannot_be_divided_by_are_told_before_the_first_step(tmp_path):
+    last = Sample([1, 2, 4], [0, 1, -1], group="last")
+    with pytest.raises(ValueError, match="weights must sum to more than 0"):
+        train(tmp_path / "out", last, steps=9)
+    assert list((tmp_path / "out").iterdir()) == []
+    # Together with others they can; so they can where no step comes to them.
+    train(tmp_path / "two", last, steps=9, accumulation=4)
+    train(tmp_path / "three", last, steps=2)

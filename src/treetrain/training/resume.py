@@ -13,6 +13,7 @@ import transformers
 from treetrain.training.checkpoint import Place, read_place
 from treetrain.training.checkpoint_folders import check_whole, find_checkpoints
 from treetrain.training.fingerprint import find_differences
+from treetrain.training.saving import is_saved
 
 
 def find_resumable(
@@ -30,9 +31,15 @@ def find_resumable(
         said.
 
     Raises:
-        ValueError: data or configuration are others, shown key by key; or a file is cut short.
+        ValueError: data or configuration are others, shown key by key; or a file is cut short; or
+            there is a trained model without a checkpoint, which beginning again would cost.
     """
     whole = find_checkpoints(output)
+    if not whole and is_saved(output):
+        raise ValueError(
+            f"output must hold a checkpoint to resume from, got {output} with a trained model and "
+            "none; leave --resume out and set overwrite=true to train it again"
+        )
     if not whole:
         say(f"note: no whole checkpoint in {output}: the run begins with its first step")
         return None

@@ -39,7 +39,7 @@ from treetrain.training.output import (
     write_whole,
 )
 from treetrain.training.resume import find_resumable
-from treetrain.training.row_checks import check_policy_inputs, check_served
+from treetrain.training.row_checks import check_rows
 from treetrain.training.rows import EpochRows, describe_batches, hold_out, make_rows
 from treetrain.training.saving import remove_model, save_model
 from treetrain.training.trainer import StepMetrics, check_finite, make_optimizer, train_steps
@@ -130,9 +130,7 @@ def _run(
     keeper = Keeper(output, config, fingerprint, steps=steps, per_epoch=per_epoch, say=say)
     done: list[StepMetrics] = []
     with _prepared(model, config, [rows, others]) as handle:
-        check_policy_inputs(rows, config.loss)
-        for part in (rows, others):
-            check_served(handle, part)
+        check_rows(handle, rows, others, config, steps=steps)
         torch.manual_seed(config.seed)
         objective = make_objective(model, rows.batches, config, rows.partitions)
         optimizer = make_optimizer(model, config.optimizer)

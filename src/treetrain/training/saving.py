@@ -58,6 +58,18 @@ def remove_model(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
+def is_saved(folder: Path) -> bool:
+    """Tell whether a folder holds a whole saved model.
+
+    Args:
+        folder: the folder.
+
+    Returns:
+        Whether the file is there that comes last.
+    """
+    return any((folder / name).exists() for name in _FIRST_READ)
+
+
 def find_model(folder: Path) -> list[str]:
     """Find the files of a saved model, or of what is left of one.
 
