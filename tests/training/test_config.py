@@ -163,6 +163,7 @@ def test_a_file_that_is_not_text_is_refused_by_name(tmp_path):
         ("reduction=0", r"reduction: input should be greater than 0, got 0$"),
         ("reduction=-2.5", r"reduction: input should be greater than 0, got -2\.5$"),
         ("optimizer={lr: 1, lr: 2}", r"--set optimizer: value .*: key 'lr' stands twice$"),
+        ("optimizer=" + "[" * 5000, "--set optimizer: value must be YAML"),
         ("optimizer={? {a: 1} : 2}", r"key \{'a': 1\} is a list or a mapping$"),
     ],
 )

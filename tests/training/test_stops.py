@@ -288,6 +288,8 @@ def test_a_file_of_somebody_else_is_not_written_over_unasked(tmp_path, name):
     (tmp_path / "out" / name).write_text("mine")
     with pytest.raises(ValueError, match=rf"or files of the same names, got .*/out with {name};"):
         train(tmp_path / "out")
+    with pytest.raises(ValueError, match="must hold a run to resume"):
+        train(tmp_path / "out", resume=True)
     assert (tmp_path / "out" / name).read_text() == "mine"
     train(tmp_path / "out", overwrite=True, steps=1)
 

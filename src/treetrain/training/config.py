@@ -47,7 +47,8 @@ class ModelConfig(Part):
     """The model: loaded from somewhere, or made from scratch.
 
     Attributes:
-        path: folder, GGUF file, "smollm2", or a name for transformers to look up.
+        path: folder, GGUF file, "smollm2", "tiny:TYPE" (random weights, for trying things out), or
+            a name for transformers to look up.
         scratch: a model with random weights instead.
         attention: attention implementation, "sdpa" or "eager"; None: transformers' choice.
         trust_remote_code: whether code that comes with a model and its tokenizer may run.

@@ -75,7 +75,7 @@ def _override(values: dict[str, Any], override: str) -> None:
         raise ValueError(f"--set must be KEY.KEY=VALUE, got {override!r}")
     try:
         value = yaml.load(text, Loader=_UniqueKeyLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         problem = getattr(error, "problem", None) or "it is none"
         raise ValueError(f"--set {name}: value must be YAML, got {text!r}: {problem}") from error
     *parents, last = name.split(".")

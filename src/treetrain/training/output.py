@@ -43,7 +43,7 @@ def claim_output(folder: Path, *, overwrite: bool, resume: bool = False) -> None
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"output must be a folder, got the file {folder}")
     found = find_run(folder)
-    if resume and not found:
+    if resume and METRICS not in found and not find_checkpoints(folder):
         raise ValueError(f"output must hold a run to resume, got {folder} without {METRICS}")
     if found and not (overwrite or resume):
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""

@@ -149,11 +149,12 @@ def _run(
             report = _check(model, rows, config, objective, say)
         # An earlier run's model must not pass for this run's, should this run end early.
         remove_model(output) if found else remove_run(output)
+        # First the file that makes it a run, which can be resumed from here on.
+        cut_metrics(output, start)
         settings = yaml.safe_dump(config.model_dump(), sort_keys=False)
         write_whole(output / SETTINGS, settings)
         if report is not None:
             write_whole(output / CHECK, json.dumps(report, indent=1) + "\n")
-        cut_metrics(output, start)
         outline = RunOutline(
             output, config, steps, start, rows.batches, rows.partitions, others.batches
         )
