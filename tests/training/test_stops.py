@@ -127,7 +127,7 @@ def test_a_disk_that_fills_up_is_told_by_the_file(tmp_path, size, name):
     with pytest.raises(OSError, match=name) as caught, files_of_at_most(size):
         train(tmp_path / "out", steps=20, save_every=every)
     assert_only_whole(tmp_path / "out", [])
-    if size != 500:
+    if size > 500:
         assert "there is no checkpoint and no model was saved" in str(caught.value)
 
 

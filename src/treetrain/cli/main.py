@@ -69,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit code: 0 done, 1 not equal, 2 wrong input, 130 interrupted, 141 broken pipe. Wrong usage
         leaves through SystemExit(2), as argparse has it.
+
+    Raises:
+        ModuleNotFoundError: a part of this package itself is missing.
     """
     _open_missing_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -89,7 +92,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EquivalenceError as error:
         return _complain(error, EXIT_NOT_EQUAL)
     except ModuleNotFoundError as error:
-        # A part of this package that is missing is a fault of its own.
         if (error.name or "treetrain").partition(".")[0] == "treetrain":
             raise
         return _complain(error, EXIT_WRONG_INPUT)

@@ -167,7 +167,7 @@ def read_json(path: Path, kind: type[T]) -> T:
     Raises:
         ValueError: the file holds no JSON, or something else.
         OSError: it cannot be read.
-    """  # noqa: DOC502 (reading raises)
+    """  # noqa: DOC503 (reading raises)
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:

@@ -134,6 +134,7 @@ class Keeper:
 
         Raises:
             KeyboardInterrupt: as it came.
+            BrokenPipeError: as it came: there is nobody left to tell.
             ValueError: as it came, with what is left.
             OSError: as it came, with what is left.
         """
@@ -143,7 +144,6 @@ class Keeper:
             self._say(f"note: interrupted after step {self.done}: {self._what_is_left()}")
             raise
         except BrokenPipeError:
-            # There is nobody left to tell.
             raise
         except OSError as error:
             # The message of one that names a file is made of it.

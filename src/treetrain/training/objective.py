@@ -136,7 +136,7 @@ def make_objective(
         ValueError: the losses of the routers need all rows of a step in one pass, and one is cut;
             or the model's config asks for such losses and the run has none.
         UnsupportedModelError: the model has no routers whose losses could be computed.
-    """  # noqa: DOC502 (record_for raises)
+    """  # noqa: DOC503 (record_for raises)
     router = config.router
     if (
         router is not None

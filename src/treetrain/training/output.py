@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
+from treetrain.errors import naming_file
 from treetrain.training.checkpoint_folders import (
     PARTIAL,
     clean,
@@ -139,9 +139,9 @@ def write_whole(path: Path, text: str) -> None:
 
     Raises:
         OSError: it cannot be written; the file is named.
-    """  # noqa: DOC503 (_naming raises)
+    """  # noqa: DOC502 (naming_file raises)
     partial = path.with_name(f"{PARTIAL}{path.name}")
-    with _naming(path):
+    with naming_file(path):
         try:
             partial.write_text(text, encoding="utf-8")
             sync(partial)
@@ -159,15 +159,6 @@ def append_line(path: Path, line: str) -> None:
 
     Raises:
         OSError: it cannot be written, or in part only; the file is named.
-    """  # noqa: DOC503 (_naming raises)
-    with _naming(path), path.open("a", encoding="utf-8") as file:
+    """  # noqa: DOC502 (naming_file raises)
+    with naming_file(path), path.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    # The system does not name a file in errors of what comes after opening it.
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
