@@ -52,6 +52,7 @@ def test_a_terminal_has_one_line_that_is_written_over(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     progress = Progress(clock=Clock())
     progress("tree", 0, 2)
     progress("tree", 1, 2)

@@ -1,11 +1,15 @@
 """Errors a caller may want to act on; everything else is ValueError or TypeError.
 
-With them stand the checks of an argument's type that every floor uses at its public functions.
+With them stand the checks of an argument's type that every floor uses at its public functions, and
+what names a file in errors of writing it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
+from os import PathLike, fspath
 
 
 class UnsupportedModelError(NotImplementedError):
@@ -77,3 +81,22 @@ def check_number(name: str, value: object, *, whole: bool = False) -> None:
             float(value)
         except OverflowError as error:
             raise ValueError(f"{name} must be {expected} that a float holds: {error}") from error
+
+
+@contextmanager
+def naming_file(path: str | PathLike[str]) -> Iterator[None]:
+    """Name a file in errors of writing it: the system names none of what comes after opening it.
+
+    Args:
+        path: the file.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        OSError: as it came, with the file.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, fspath(path)) from error

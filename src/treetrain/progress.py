@@ -6,11 +6,21 @@ line that is written over is unreadable there.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from time import perf_counter
 
 SHORTEST_WAIT, LONGEST_WAIT = 10.0, 60.0  # seconds between two lines of one stage
+
+
+def is_terminal() -> bool:
+    """Tell whether stderr is a terminal that can write over a line.
+
+    Returns:
+        Whether it can; where it cannot move its cursor, what is shown stands below what was.
+    """
+    return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 class Progress:
@@ -41,7 +51,7 @@ class Progress:
             more: what else is known, for example a loss.
         """
         line = stage + (f": {done} of {total}" if total else "") + (f", {more}" if more else "")
-        if sys.stderr.isatty():
+        if is_terminal():
             print(f"\r\033[K{self._margin}{line}", end="", file=sys.stderr, flush=True)
             return
         now = self._clock()
@@ -52,5 +62,5 @@ class Progress:
 
     def wipe(self) -> None:
         """Empties the line on a terminal, before something else is printed."""
-        if sys.stderr.isatty():
+        if is_terminal():
             print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,22 @@ def test_calls_that_the_template_leaves_out_are_refused_unless_counted(talk, tmp
     assert not out.exists()
     assert main(["convert", str(talk), str(out), *words, "--unrendered", "count"]) == 0
     assert "tool calls that the chat template does not write" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_told_by_the_file_and_leaves_none(tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"input_ids": [1, 2, n]}) + "\n" for n in range(2000)))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, before[1]))
+    try:
+        codes = [
+            main(["convert", str(rows), str(tmp_path / "out.tree.jsonl")]),
+            main(["inspect", str(rows), "--html", str(tmp_path / "out.html")]),
+        ]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert codes == [2, 2]
+    err = capsys.readouterr().err
+    assert f"treetrain: {tmp_path}/out.tree.jsonl: File too large\n" in err
+    assert f"treetrain: {tmp_path}/out.html: File too large\n" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]

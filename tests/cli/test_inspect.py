@@ -237,6 +237,24 @@ def test_html_and_json_go_together(ids, tmp_path, capsys):
 
 
 def test_a_page_that_cannot_be_written_is_wrong_input(ids, tmp_path, capsys):
-    (tmp_path / "page.html").mkdir()
-    assert main(["inspect", str(ids), "--html", str(tmp_path / "page.html")]) == 2
-    assert "page.html" in capsys.readouterr().err
+    assert main(["inspect", str(ids), "--html", str(tmp_path / "no" / "p.html")]) == 2
+    assert "no/" in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written_is_told_before_anything_is_read(tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"input_ids": [1, 2, 3]}\n')
+    link = tmp_path / "page.html"
+    link.symlink_to(rows)
+    for page, message in (
+        (rows, "--html must be another file than the one that is read"),
+        (link, "--html must be another file than the one that is read"),
+        (tmp_path, "--html must be a file"),
+        (Path("/dev/null"), "--html must be a file"),
+        (tmp_path / "nowhere" / "page.html", "--html must lie in a folder that exists"),
+    ):
+        assert main(["inspect", str(rows), "--html", str(page)]) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert "reading" not in err
+    assert rows.read_text() == '{"input_ids": [1, 2, 3]}\n'

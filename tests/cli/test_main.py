@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -87,6 +88,20 @@ def test_fault_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> 
         cli.main(["inspect"])
 
 
+def test_a_package_that_is_missing_is_told_with_the_way_to_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace_verb(monkeypatch, ModuleNotFoundError("No module named 'torch'", name="torch"))
+    assert cli.main(["inspect"]) == 2
+    assert capsys.readouterr().err == (
+        "treetrain: No module named 'torch'; treetrain doctor says what is missing and how to get "
+        "it\n"
+    )
+    replace_verb(monkeypatch, ModuleNotFoundError("No module", name="treetrain.nowhere"))
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["inspect"])
+
+
 @pytest.mark.parametrize("words", [[], ["fly"], ["demo", "--no-such-option"]])
 def test_wrong_usage_exits_with_two(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
@@ -138,3 +153,36 @@ def test_reader_that_leaves_early_is_no_error() -> None:
         process.stdout.close()
         assert process.wait(timeout=120) == 141
         assert process.stderr.read() == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize(
+    ("words", "streams", "code"),
+    [
+        ("schema", ">/dev/full", 2),
+        ("train /nowhere", "2>/dev/full", 2),
+        ("train /nowhere", "2>&-", 2),
+        ("schema", ">&-", 0),
+    ],
+)
+def test_what_cannot_be_said_changes_no_exit_code(words: str, streams: str, code: int) -> None:
+    command = f"{sys.executable} -m treetrain.cli.main {words} {streams}"
+    assert subprocess.run(command, shell=True, timeout=120).returncode == code
+
+
+def test_a_closed_stream_leaves_its_place_to_no_file(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from treetrain.cli.main import main\n"
+        "try: main(['--version'])\n"
+        "except SystemExit: pass\n"
+        f"print(os.open({str(tmp_path / 'file')!r}, os.O_CREAT | os.O_WRONLY) > 2)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" <&- 2>&- >{tmp_path}/said', "sh", *command],
+        timeout=120,
+        check=True,
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "said").read_text().splitlines()[-1] == "True"

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import dynamic_module_utils
 
 from treetrain.cli.configs import check_source
@@ -46,6 +47,35 @@ def test_pickled_weights_run_no_code(tmp_path):
             return (open, (str(tmp_path / "ran"), "w"))
 
     torch.save({"model.norm.weight": Evil()}, folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="model must be a folder"):
+    with pytest.raises(ValueError, match=r"model must be .* save them as safetensors$"):
         load_model(folder)
     assert not (tmp_path / "ran").exists()
+
+
+def test_weights_that_are_missing_are_not_drawn_at_random(tmp_path):
+    model = make_tiny_model("llama")
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for name in ("lm_head.weight", "model.norm.weight"):
+        del weights[name]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    message = r"with all of its weights, got .* without lm_head\.weight \(2 tensors missing\)"
+    with pytest.raises(ValueError, match=message):
+        load_model(tmp_path)
+    tied = make_tiny_model("llama", tie_word_embeddings=True)
+    tied.save_pretrained(tmp_path)
+    assert torch.equal(load_model(tmp_path).lm_head.weight, tied.model.embed_tokens.weight)
+
+
+def test_a_folder_of_adapters_is_told_from_one_of_a_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"holds adapters alone: name the model they were"):
+        check_source(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["opt", "phi3", "gptj"])
+def test_a_tiny_model_draws_nothing_and_has_room_for_its_special_ids(family):
+    model = load_model(f"tiny:{family}").train()
+    tokens = torch.tensor([[5, 6, 7]])
+    one, other = (model(input_ids=tokens, use_cache=False).logits for _ in range(2))
+    assert torch.equal(one, other)

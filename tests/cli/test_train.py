@@ -13,10 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from treetrain.cli.main import main
+from treetrain.cli.tokenizers import load_tokenizer
+from treetrain.cli.train import build_model
+from treetrain.data.rows import read_samples
 from treetrain.demo.trajectories import make_rows, write_rows
+from treetrain.losses.policy import policy_loss
+from treetrain.models.prepare import prepare
+from treetrain.packing.batch import pack
 from treetrain.training.config_file import load_config
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_agent.yaml"
@@ -302,3 +309,73 @@ def test_a_terminal_that_closes_leaves_a_run_to_go_on_with(config, tmp_path):
     assert process.wait(timeout=120) == 130
     assert_goes_on(tmp_path / "out")
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def step_rows(trials):
+    """Steps of a policy as a trainer records them, several for each prompt."""
+    for trial in range(trials):
+        prompt = [5, 6, 7 + trial // 3]
+        yield {
+            "prompt_ids": prompt,
+            "response_ids": [20 + trial, 21, 22 + trial % 2],
+            "response_mask": [1, 0, 1],
+            "rollout_log_probs": [-6.9 - 0.1 * trial, 0.0, -6.8 + 0.05 * trial],
+            "advantage": (-1.0) ** trial * (1 + trial),
+            "uid": f"prompt {trial // 3}",
+        }
+
+
+@pytest.mark.parametrize("tree", [{}, {"max_tokens": 5}], ids=["whole", "partitions"])
+def test_recorded_logprobs_are_trained_on_as_the_library_call_does(config, tmp_path, tree):
+    rows = tmp_path / "steps.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in step_rows(6)))
+    loss = {"name": "ppo", "old_logprobs": "recorded", "clip_low": 0.1, "clip_high": 0.2}
+    values = {
+        "data": {"files": str(rows)},
+        "loss": loss,
+        "tree": tree,
+        "accumulation": 2,  # all rows of the data
+        "dtype": "float64",
+        # An eps above rounding, so that AdamW's first steps are no signs of rounding errors.
+        "optimizer": {"lr": 1e-2, "eps": 1e-3},
+        "steps": 3,
+    }
+    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **values}))
+    assert main(["train", str(config)]) == 0
+    settings = load_config(config)
+    samples = read_samples(rows)
+    model = build_model(settings, samples, load_tokenizer("demo"))
+    prepare(model)
+    batch = pack(samples)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3, weight_decay=0.0)
+    clips = {"clip_low": 0.1, "clip_high": 0.2}
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").open()]
+    for line in lines:
+        found = policy_loss(
+            model, batch, "token_mean", objective="ppo", old_logprobs="recorded", **clips
+        )
+        optimizer.zero_grad()
+        found.loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        # Norms and angles are computed in float32 whatever the dtype.
+        assert line["loss"] == pytest.approx(float(found.loss.detach()), rel=1e-5)
+        for name in ("logprob", "ratio", "clip_fraction", "old_kl"):
+            want = float(found.statistics[name])
+            assert line[name] == pytest.approx(want, rel=1e-4, abs=1e-9), name
+    assert lines[-1]["clip_fraction"] > 0
+    trained = load_file(tmp_path / "out" / "model.safetensors")
+    for name, value in trained.items():
+        assert torch.allclose(value, model.state_dict()[name], rtol=1e-4, atol=1e-7), name
+
+
+def test_rows_without_recorded_logprobs_are_told_by_their_line(config, tmp_path, capsys):
+    rows = tmp_path / "steps.jsonl"
+    given = list(step_rows(6))
+    del given[4]["rollout_log_probs"]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in given))
+    loss = "{name: ppo, old_logprobs: recorded, clip_low: 0.1, clip_high: 0.2}"
+    words = ["--set", f"loss={loss}", "--set", f"data={{files: {rows}}}"]
+    assert main(["train", str(config), *words]) == 2
+    assert "none recorded for samples[4] (steps.jsonl:5)" in capsys.readouterr().err
+    assert list((tmp_path / "out").iterdir()) == []

@@ -103,3 +103,10 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path) -> None:
         write_page(path, PageContent("new", check={}))
     assert "old" in path.read_text(encoding="utf-8")
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(OSError, match=r"page\.html"):
+        write_page(tmp_path / "page.html", PageContent(title="x"))
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]

@@ -89,7 +89,7 @@ def test_overrides_are_read_as_yaml_at_their_place(tmp_path):
         ("steps=!!bool x", "--set steps: must be YAML: 'x' does not fit .*bool"),
         ("steps=!!float x", "--set steps: must be YAML: 'x' does not fit .*float"),
         (f"steps={'9' * 5000}", "--set steps: must be YAML: '999.* does not fit .*int"),
-        ("a={{b: c}: d}", "--set a: must be YAML: .*unhashable key"),
+        ("a={{b: c}: d}", "--set a: must be YAML: .* is a list or a mapping"),
         (f"steps={'[' * 5000}", "--set steps: must be nested less deeply"),
         (f"model.path={'[' * 150}{']' * 150}", "must be nested at most 100 levels deep"),
         (f"{'a.' * 150}b=1", "must be nested at most 100 levels deep"),
@@ -167,3 +167,29 @@ def test_aliases_may_not_blow_a_small_file_up(tmp_path):
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     with pytest.raises(ValueError, match=r"run\.yaml: must hold at most 100,000 values, aliases"):
         load(tmp_path, "\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("output=''", "output: string should have at least 1 character"),
+        ("data.files=['']", r"data\.files\.0: string should have at least 1 character"),
+        ("evaluation={files: '', every: 1}", r"evaluation\.files\.0: string should have"),
+        ("tokenizer=''", "tokenizer: string should have at least 1 character"),
+        ("device=''", "device: string should have at least 1 character"),
+        ("reduction=0", r"reduction: input should be greater than 0, got 0$"),
+        ("reduction=-2.5", r"reduction: input should be greater than 0, got -2\.5$"),
+        ("optimizer={lr: 1, lr: 2}", "--set optimizer: must be YAML: key 'lr' stands twice"),
+        ("optimizer=" + "[" * 5000, "--set optimizer: must be nested less deeply"),
+        ("optimizer={? {a: 1} : 2}", r"key \{'a': 1\} is a list or a mapping"),
+    ],
+)
+def test_what_would_mean_something_else_than_it_says_is_refused(tmp_path, override, message):
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path, TEXT, override)
+
+
+@pytest.mark.parametrize("text", ["? {a: 1}\n: 2\n", "[" * 5000])
+def test_yaml_that_python_cannot_hold_is_refused_by_its_file(tmp_path, text):
+    with pytest.raises(ValueError, match=r"run\.yaml: must be .*YAML"):
+        load(tmp_path, text)

@@ -7,7 +7,14 @@ from treetrain.training.config import TrainConfig
 from treetrain.training.config_schema import make_schema
 
 WORDS = {"type", "properties", "description", "default", "enum", "minimum", "maximum", "items"}
-WORDS |= {"exclusiveMinimum", "exclusiveMaximum", "additionalProperties", "required", "anyOf"}
+WORDS |= {
+    "minLength",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "additionalProperties",
+    "required",
+    "anyOf",
+}
 WORDS |= {"$ref", "const", "minItems", "maxItems", "prefixItems", "title", "$defs", "$schema"}
 
 

@@ -132,5 +132,6 @@ def test_a_terminal_gets_a_bar_with_the_figures() -> None:
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines() -> None:
     told = on_terminal("dumb", 160)
-    assert "training step: 0 of 3" in told
+    assert "training step: 0 of 3\r\n" in told
     assert "step 3/3" not in told
+    assert "\x1b[K" not in told

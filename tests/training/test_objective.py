@@ -25,7 +25,12 @@ PPO = {"name": "ppo", "old_logprobs": "start", "clip_low": 0.1, "clip_high": 0.2
 def make_samples():
     rng = np.random.default_rng(0)
     return [
-        Sample(tokens, group=number % 3, advantage=float(rng.normal()))
+        Sample(
+            tokens,
+            group=number % 3,
+            advantage=float(rng.normal()),
+            logprobs=-4 - rng.random(len(tokens)),
+        )
         for number, tokens in enumerate(tree_family()["uneven"])
     ]
 
@@ -39,10 +44,11 @@ def gradients_of(model):
 def add_window(model, objective, batches, partitions):
     window = measure_window(batches)
     router = objective.measure_router(model, batches)
-    return sum(
+    shares = [
         add_gradients(model, objective.lay_out(batch, window, router), partitions.get(batch))
         for batch in batches
-    )
+    ]
+    return float(sum(share.loss for share in shares))
 
 
 @pytest.mark.parametrize("max_tokens", [1000, 20, 9])
@@ -53,8 +59,9 @@ def add_window(model, objective, batches, partitions):
         PPO,
         {**PPO, "name": "grpo", "reference": "start", "kl_coefficient": 0.3},
         {**PPO, "old_logprobs": "current"},
+        {**PPO, "old_logprobs": "recorded"},
     ],
-    ids=["plain", "ppo", "grpo", "current"],
+    ids=["plain", "ppo", "grpo", "current", "recorded"],
 )
 def test_a_policy_loss_by_name_is_that_of_the_function_however_rows_are_cut(loss, max_tokens):
     model = make_tiny_model("llama", dtype=torch.float64)
@@ -73,7 +80,8 @@ def test_a_policy_loss_by_name_is_that_of_the_function_however_rows_are_cut(loss
         if key in loss
     }
     if "old_logprobs" in loss:
-        options["old_logprobs"] = start if loss["old_logprobs"] == "start" else "current"
+        old = loss["old_logprobs"]
+        options["old_logprobs"] = start if old == "start" else old
     if "reference" in loss:
         options["reference_logprobs"] = start
     expected = policy_loss(model, whole, "token_mean", objective=loss["name"], **options).loss

@@ -291,8 +291,9 @@ def test_a_damaged_config_of_a_checkpoint_makes_no_model_of_other_sizes(tmp_path
             "'global_step' must be the step that the folder is named after, got 2",
         ),
         ({"global_step": "1"}, "trainer_state.json: field 'global_step' must be a valid integer"),
-        ({"fingerprint": {}}, "data.sequences: None -> "),
+        ({"fingerprint": {}}, "trainer_state.json: fingerprint must have the part 'config', got"),
         ({"fingerprint": {"config": 3}}, "field 'fingerprint.config' must be a valid dictionary"),
+        ({"versions": None}, "field 'versions' must be a valid dictionary"),
     ],
 )
 def test_a_place_that_cannot_be_is_refused(tmp_path, change, message):
@@ -304,7 +305,7 @@ def test_a_place_that_cannot_be_is_refused(tmp_path, change, message):
     (last / "trainer_state.json").write_text(text)
     sizes = json.loads((last / "files.json").read_text())
     (last / "files.json").write_text(json.dumps({**sizes, "trainer_state.json": len(text)}))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"{message}.*; move .* away"):
         run_training(make_model(), make_samples(), config, resume=True, say=len)
 
 
@@ -362,3 +363,43 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_again_and_says_so(t
     assert [metrics.step for metrics in done] == [1, 2]
     assert "no whole checkpoint" in said[0]
     assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_cannot_be_made_shorter_than_it_is(tmp_path):
+    options = {"schedule": {"kind": "constant"}}
+    config = make_config(tmp_path / "out", steps=2, **options)
+    run_training(make_model(), make_samples(), config, say=len)
+    shorter = make_config(tmp_path / "out", steps=1, **options)
+    with pytest.raises(ValueError, match=r"at least the 2 that checkpoint-000002 has done, got 1"):
+        run_training(make_model(), make_samples(), shorter, resume=True, say=len)
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_another_model_under_the_same_name_is_refused_where_a_step_depends_on_it(tmp_path, lora):
+    loss = {"name": "plain", "reference": "start", "kl_coefficient": 0.1}
+    config = make_config(tmp_path / "out", steps=1, **({} if lora else {"loss": loss}))
+    run_training(make_model(lora), make_samples(), config, say=len)
+    run_training(make_model(lora), make_samples(), config, resume=True, say=len)
+    other = make_model(lora)
+    with torch.no_grad():
+        other.get_input_embeddings().weight[5] += 0.5
+    with pytest.raises(ValueError, match=r"here\): model: other weights before the first step$"):
+        run_training(other, make_samples(), config, resume=True, say=len)
+
+
+def test_weights_that_a_checkpoint_holds_may_have_been_others(tmp_path):
+    config = make_config(tmp_path / "out", steps=1)
+    run_training(make_model(), make_samples(), config, say=len)
+    other = make_model()
+    with torch.no_grad():
+        other.lm_head.weight += 0.5
+    run_training(other, make_samples(), config, resume=True, say=len)
+
+
+def test_a_trained_model_without_checkpoints_is_not_trained_anew_by_resuming(tmp_path):
+    config = make_config(tmp_path / "out", steps=1, save_every=None)
+    run_training(make_model(), make_samples(), config, say=len)
+    before = saved_files(tmp_path / "out")
+    with pytest.raises(ValueError, match=r"must hold a checkpoint to resume from, .*overwrite"):
+        run_training(make_model(), make_samples(), config, resume=True, say=len)
+    assert saved_files(tmp_path / "out").keys() == before.keys()

@@ -3,8 +3,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
+import shlex
 import signal
 import threading
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +19,8 @@ from tests.training.runs import SAMPLES, after, make_config
 from treetrain.testing.models import make_tiny_model
 from treetrain.training import checkpoint, run
 from treetrain.training.checkpoint_folders import check_whole, find_checkpoints
+from treetrain.training.holding import hold_output
+from treetrain.training.output import check_inputs
 from treetrain.training.run import run_training
 
 
@@ -81,6 +86,30 @@ def test_a_full_disk_under_the_figures_is_told_too(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"^No space left on device; .*checkpoint-000001 is whole"):
         train(tmp_path / "out")
     assert_only_whole(tmp_path / "out", [1])
+
+
+@contextmanager
+def files_of_at_most(size):
+    """Files of this process cannot grow beyond that many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [(500, r"config\.yaml"), (2500, r"metrics\.jsonl: File too"), (9000, "of step 1 could not")],
+)
+def test_a_disk_that_fills_up_is_told_by_the_file(tmp_path, size, name):
+    every = 1 if size == 9000 else None
+    with pytest.raises(OSError, match=name) as caught, files_of_at_most(size):
+        train(tmp_path / "out", steps=20, save_every=every)
+    assert_only_whole(tmp_path / "out", [])
+    if size > 500:
+        assert "there is no checkpoint and no model was saved" in str(caught.value)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(
@@ -224,3 +253,101 @@ def test_checkpoints_of_an_earlier_run_do_not_pass_for_those_of_this_one(tmp_pat
     train(tmp_path / "out", keep_last=None)
     train(tmp_path / "out", overwrite=True, steps=1)
     assert_only_whole(tmp_path / "out", [1])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.yaml", "check.json", "loss.png", "model.safetensors", "adapter_config.json"],
+)
+def test_a_file_of_somebody_else_is_not_written_over_unasked(tmp_path, name):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    with pytest.raises(ValueError, match=rf"or files of the same names, got .*/out with {name};"):
+        train(tmp_path / "out")
+    with pytest.raises(ValueError, match="must hold a run to resume"):
+        train(tmp_path / "out", resume=True)
+    assert (tmp_path / "out" / name).read_text() == "mine"
+    train(tmp_path / "out", overwrite=True, steps=1)
+
+
+def test_what_a_run_does_not_name_stays_where_it_is(tmp_path):
+    names = (
+        ".partial-thesis.doc",
+        ".removed-files",
+        "checkpoint-7",
+        "model-notes.safetensors",
+        "tools.json",
+    )
+    (tmp_path / "out").mkdir()
+    for name in names:
+        (tmp_path / "out" / name).write_text("mine")
+    train(tmp_path / "out", keep_last=1)
+    train(tmp_path / "out", resume=True)
+    train(tmp_path / "out", overwrite=True, steps=1)
+    assert all((tmp_path / "out" / name).read_text() == "mine" for name in names)
+
+
+def test_data_that_a_run_would_remove_is_refused(tmp_path):
+    train(tmp_path / "out", steps=1)
+    check_inputs(tmp_path / "out", ["rows.jsonl", str(tmp_path / "out" / "rows.jsonl")])
+    for name in ("metrics.jsonl", "checkpoint-000001/rows.jsonl"):
+        with pytest.raises(ValueError, match=rf"does not hold the data, got .*out with .*/{name}"):
+            check_inputs(tmp_path / "out", [str(tmp_path / "out" / name)])
+
+
+class AtTheEnd:
+    """An observer that does something when the run is left, as the report does."""
+
+    def __init__(self, act):
+        self.act = act
+
+    def __call__(self, outline):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *what):
+        self.act()
+
+    def tell(self, metrics):
+        pass
+
+
+def test_what_is_shown_at_the_end_cannot_cost_the_model(tmp_path):
+    def fail():
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    with pytest.raises(BrokenPipeError):
+        train(tmp_path / "out", save_every=None, steps=1, watches=(AtTheEnd(fail),))
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    assert (tmp_path / "out" / "config.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption_after_the_last_step_lets_the_run_end(tmp_path, number):
+    before = signal.getsignal(number)
+    press = AtTheEnd(lambda: os.kill(os.getpid(), number))
+    assert len(train(tmp_path / "out", save_every=None, steps=1, watches=(press,))) == 1
+    assert (tmp_path / "out" / "config.json").exists()
+    assert signal.getsignal(number) == before
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    train(tmp_path / "out", steps=1)
+    message = r"no run is going on, got .*/out, which another process holds"
+    with hold_output(tmp_path / "out"):
+        for values in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(ValueError, match=message):
+                train(tmp_path / "out", steps=1, **values)
+    train(tmp_path / "out", steps=1, resume=True)
+
+
+def test_the_command_to_go_on_with_can_be_pasted(tmp_path):
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            tmp_path / "my $runs", watches=after(2, partial(press, signal.SIGINT)), say=said.append
+        )
+    words = shlex.split(said[-1].partition("go on with: ")[2])
+    assert words == ["treetrain", "train", f"{tmp_path}/my $runs/config.yaml", "--resume"]

@@ -10,7 +10,7 @@ from treetrain.testing.models import make_tiny_model
 from treetrain.training.config import OptimizerConfig, ScheduleConfig
 from treetrain.training.objective import Objective
 from treetrain.training.rows import cut_large, order_windows, pack_shuffled
-from treetrain.training.trainer import train_steps
+from treetrain.training.trainer import StepMetrics, train_steps
 from treetrain.verification.widened import Widened
 
 # An eps above rounding, so that AdamW's first steps are no signs of rounding errors.
@@ -195,3 +195,16 @@ def test_parameters_that_are_not_finite_after_the_last_step_stop_the_run():
     )
     with pytest.raises(ValueError, match="must be finite after step 1, got others in model"):
         list(steps)
+
+
+def test_figures_hold_statistics_and_no_number_that_json_cannot():
+    metrics = StepMetrics(
+        **dict.fromkeys(("step", "sequences", "flat_tokens", "tree_tokens", "partitions"), 1),
+        **dict.fromkeys(("epoch", "loss", "lr", "grad_norm", "normaliser", "seconds"), 0.5),
+        flat_tokens_per_second=2.0,
+        tree_tokens_per_second=2.0,
+        statistics={"ratio": float("inf"), "clip_fraction": 0.25},
+    )
+    assert metrics.figures["ratio"] is None
+    assert metrics.figures["clip_fraction"] == 0.25
+    assert not {"statistics", "evaluation_loss"} & metrics.figures.keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ TINY_SIZES: dict[str, int] = {
     "n_head": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
+    "rotary_dim": 16,
     "num_experts": 4,
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
@@ -130,7 +132,17 @@ def explain_source(text: str, path: Path, error: Exception, *, no_hub: str | Non
         A sentence.
     """
     kind = "folder" if path.is_dir() else "file" if path.is_file() else "name"
-    return f"{EXPECTED}, got the {kind} {text!r} {explain(error, no_hub)}"
+    if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
+        reason = "that holds adapters alone: name the model they were trained on, or merge them"
+    elif isinstance(error, pickle.UnpicklingError):
+        # What torch says of a pickle that it does not run is how to run it all the same.
+        reason = (
+            "whose weights are a pickle of more than tensors, which is not run: save them as "
+            "safetensors"
+        )
+    else:
+        reason = explain(error, no_hub)
+    return f"{EXPECTED}, got the {kind} {text!r} {reason}"
 
 
 def make_tiny_config(
@@ -152,6 +164,8 @@ def make_tiny_config(
     sizes: dict[str, Any] = {"vocab_size": vocabulary or 1024}
     for key in ("max_position_embeddings", "n_positions"):
         sizes[key] = max(positions or 0, 2048)
+    # Ids that a type gives its special tokens by default may lie beyond a small vocabulary.
+    sizes |= dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
     return make_config(model_type, {**TINY_SIZES, **sizes}, skip_unknown=True)
 
 
@@ -197,9 +211,9 @@ def make_config(
     if skip_unknown and hasattr(default, "kv_lora_rank"):
         # Compressed keys and values are spread out to every query head.
         chosen["num_key_value_heads"] = chosen["num_attention_heads"]
-    for key in ("attn_pdrop", "resid_pdrop", "embd_pdrop"):
+    for key, value in text.to_dict().items():
         # Old types drop by default; a shared token cannot be dropped once per sequence.
-        if hasattr(default, key):
+        if "drop" in key and isinstance(value, float) and value > 0:
             chosen.setdefault(key, 0.0)
     try:
         return AutoConfig.for_model(model_type, **chosen)

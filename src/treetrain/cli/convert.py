@@ -111,6 +111,7 @@ def _check_out(out: Path, *, overwrite: bool) -> None:
 
 def _write(samples: Sequence[Sample], out: Path) -> dict[str, Any]:
     from treetrain.data.tree_file import tree_lines
+    from treetrain.errors import naming_file
     from treetrain.tree.build import build_prefix_tree
 
     counts: dict[str, Any] = {
@@ -121,21 +122,22 @@ def _write(samples: Sequence[Sample], out: Path) -> dict[str, Any]:
         "sources_left_out": 0,
     }
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("x", encoding="utf-8", newline="\n") as file:
-            if out.name.endswith(TREES):
-                for line, done in tree_lines(samples, build_prefix_tree):
-                    file.write(line)
-                    counts.update(trees=done.trees, tree_tokens=done.tree_tokens)
-            else:
-                file.writelines(_row_lines(samples))
-                counts["sources_left_out"] = sum(one.source is not None for one in samples)
-            file.flush()
-            os.fsync(file.fileno())
-        counts["bytes"] = partial.stat().st_size
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with naming_file(out):
+        try:
+            with partial.open("x", encoding="utf-8", newline="\n") as file:
+                if out.name.endswith(TREES):
+                    for line, done in tree_lines(samples, build_prefix_tree):
+                        file.write(line)
+                        counts.update(trees=done.trees, tree_tokens=done.tree_tokens)
+                else:
+                    file.writelines(_row_lines(samples))
+                    counts["sources_left_out"] = sum(one.source is not None for one in samples)
+                file.flush()
+                os.fsync(file.fileno())
+            counts["bytes"] = partial.stat().st_size
+            os.replace(partial, out)
+        finally:
+            partial.unlink(missing_ok=True)
     return counts
 
 

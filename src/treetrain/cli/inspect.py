@@ -44,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
         Exit code 0.
 
     Raises:
-        ValueError: the page would lie in a folder that is not there.
-    """
+        ValueError: the page cannot be written where it is wanted.
+    """  # noqa: DOC502 (_check_page raises)
     # Told before the file is read.
-    if args.html is not None and not args.html.parent.is_dir():
-        raise ValueError(f"--html must lie in a folder that exists, got {str(args.html)!r}")
+    if args.html is not None:
+        _check_page(args.html, args.file)
     from treetrain.cli.tokenizers import load_tokenizer, plain_decode
     from treetrain.data.drift_watch import DriftWatch
     from treetrain.progress import Progress
@@ -84,6 +84,15 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(as_text(inspection, report, decode, drift=drift))
     return 0
+
+
+def _check_page(page: Path, file: Path) -> None:
+    if not page.parent.is_dir():
+        raise ValueError(f"--html must lie in a folder that exists, got {str(page)!r}")
+    if page.exists() and not page.is_file():
+        raise ValueError(f"--html must be a file, got {str(page)!r}")
+    if page.exists() and file.exists() and page.samefile(file):
+        raise ValueError(f"--html must be another file than the one that is read, {str(file)!r}")
 
 
 def _shape(text: str) -> ModelShape:

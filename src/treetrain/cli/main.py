@@ -81,7 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit code: 0 done, 1 not equal, 2 wrong input, 130 interrupted, 141 broken pipe. Wrong usage
         leaves through SystemExit(2), as argparse has it.
+
+    Raises:
+        ModuleNotFoundError: a part of this package itself is missing.
     """
+    _open_missing_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((word for word in words if word in VERBS), None)
     parser = build_parser(verb)
@@ -101,15 +105,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader is gone; what the interpreter still flushes at its end must go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _flush()
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
-        Progress().wipe()
-        print("treetrain: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _tell("interrupted", EXIT_INTERRUPTED)
     except EquivalenceError as error:
         return _complain(error, EXIT_NOT_EQUAL)
+    except ModuleNotFoundError as error:
+        if (error.name or "treetrain").partition(".")[0] == "treetrain":
+            raise
+        return _complain(error, EXIT_WRONG_INPUT)
     except (ValueError, TypeError, OSError, NotImplementedError) as error:
         return _complain(error, EXIT_WRONG_INPUT)
 
@@ -118,12 +123,43 @@ def _complain(error: Exception, code: int) -> int:
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
+    if isinstance(error, ModuleNotFoundError):
+        text += "; treetrain doctor says what is missing and how to get it"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # What differs is a report, whose lines are figures; any other message is a sentence.
     between = "\n  " if isinstance(error, EquivalenceError) else " "
-    Progress().wipe()
-    print(f"treetrain: {between.join(lines) or type(error).__name__}", file=sys.stderr)
+    return _tell(between.join(lines) or type(error).__name__, code)
+
+
+def _tell(text: str, code: int) -> int:
+    _flush()
+    try:
+        Progress().wipe()
+        print(f"treetrain: {text}", file=sys.stderr)
+    except OSError:
+        pass  # a log on a full disk: the exit code is what can still be told
+    _flush()
     return code
+
+
+def _flush() -> None:
+    """Flushes what can be written; the rest must not change the exit code at the process's end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _open_missing_streams() -> None:
+    """Opens those standard streams that a caller has closed: else files would take their places."""
+    number = os.open(os.devnull, os.O_RDWR)
+    while number <= 2:
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treetrain.cli.configs import (
+    EXPECTED,
     TINY,
     explain_source,
     explain_unmade,
@@ -15,6 +17,7 @@ from treetrain.cli.configs import (
     make_tiny_config,
 )
 from treetrain.cli.sources import reach_hub, without_bars
+from treetrain.wording import say_count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -65,20 +68,22 @@ def load_model(
         "trust_remote_code": trust_remote_code,
         # A pickle may run code too.
         "weights_only": True,
+        "output_loading_info": True,
     }
+    load: Any = AutoModelForCausalLM.from_pretrained
     no_hub = reach_hub(path)
     try:
         # A download may take long; what is on the disk does not.
         with without_bars() if path.exists() else nullcontext():
             if path.is_file() and path.suffix == ".gguf":
-                model = AutoModelForCausalLM.from_pretrained(
+                model, found = load(
                     str(path.parent),
                     gguf_file=path.name,
                     **_dequantized(path.name),
                     **arguments,
                 )
             else:
-                model = AutoModelForCausalLM.from_pretrained(
+                model, found = load(
                     path.as_posix(),
                     local_files_only=path.exists() or no_hub is not None,
                     **arguments,
@@ -86,7 +91,19 @@ def load_model(
     # transformers raises whatever the file format, the hub's client or the missing package raises.
     except Exception as error:
         raise ValueError(explain_source(text, path, error, no_hub=no_hub)) from error
+    _check_complete(text, found)
     return _ready(model, dtype)
+
+
+def _check_complete(name: str, found: Mapping[str, Any]) -> None:
+    """Refuses weights that lack some, for which transformers draws random ones."""
+    missing = sorted(map(str, found["missing_keys"]))
+    if missing:
+        raise ValueError(
+            f"{EXPECTED} with all of its weights, got {name!r} without {missing[0]} "
+            f"({say_count(len(missing), 'tensor')} missing); is it a model of another kind, or a "
+            "part of one?"
+        )
 
 
 def _dequantized(file: str) -> dict[str, Any]:

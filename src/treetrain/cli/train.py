@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.errors import RandomModelError
     from treetrain.progress import Progress
     from treetrain.training.display import show_run
-    from treetrain.training.run import claim_output, run_training
+    from treetrain.training.output import check_inputs, claim_output
+    from treetrain.training.run import run_training
     from treetrain.training.trackers import Trackers
 
     progress = Progress()
@@ -83,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         print(line, file=sys.stderr if note or args.json else sys.stdout, flush=True)
 
     claim_output(Path(config.output), overwrite=config.overwrite, resume=args.resume)
+    held_out = config.evaluation.files if config.evaluation is not None else None
+    check_inputs(Path(config.output), [*config.data.files, *(held_out or [])])
     if config.model.path is not None:
         # What a name or a config can tell is told before rows are read and weights loaded.
         check_source(
@@ -135,7 +137,7 @@ def _as_json(
     config: TrainConfig, done: Sequence[StepMetrics], notes: Sequence[str]
 ) -> dict[str, Any]:
     """What `--json` prints: where the model is, and the figures of the first and the last step."""
-    first, last = (asdict(done[0]), asdict(done[-1])) if done else (None, None)
+    first, last = (done[0].figures, done[-1].figures) if done else (None, None)
     return {
         "output": config.output,
         "steps": len(done),
@@ -207,18 +209,22 @@ def build_model(config: TrainConfig, samples: list[Sample], tokenizer: Any) -> A
 def _build_weights(config: TrainConfig, samples: list[Sample], tokenizer: Any) -> PreTrainedModel:
     from treetrain.cli.models import load_model, make_model
 
+    longest = max(map(len, samples))
     if config.model.path is not None:
         return load_model(
             config.model.path,
             dtype=config.dtype,
             attention=config.model.attention,
+            vocabulary=len(tokenizer),
+            positions=longest,
+            seed=config.seed,
             trust_remote_code=config.model.trust_remote_code,
         )
     scratch = config.model.scratch
     assert scratch is not None
     defaults = {
         "vocab_size": len(tokenizer),
-        "max_position_embeddings": max(2048, *map(len, samples)),
+        "max_position_embeddings": max(2048, longest),
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,

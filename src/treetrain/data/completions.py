@@ -76,7 +76,7 @@ def _end_token(tokenizer: Tokenizer, source: str) -> Ints:
     end = getattr(tokenizer, "eos_token_id", None)
     if end is None:
         raise ValueError(
-            f"{source}: the tokenizer has no end-of-text token to end a completion with; give "
-            f"end_completions=False"
+            f"{source}: the tokenizer has no end-of-text token to end a completion with; give it "
+            "one (eos_token), or end_completions=False"
         )
     return np.array([end], dtype=np.int64)

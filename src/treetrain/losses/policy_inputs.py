@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from treetrain.data.sample import Sample
 from treetrain.errors import check_number, check_type
 from treetrain.packing.batch import Batch
 from treetrain.packing.targets import Floats
@@ -102,10 +103,10 @@ def read_advantages(batch: Batch, advantages: Sequence[Any] | None, trained: Int
         value = sample.advantage
         if value is None:
             if needed[index]:
-                source = f" ({sample.source})" if sample.source else ""
                 raise ValueError(
                     f"advantages must be given, got none for samples[{batch.indices[index]}]"
-                    f"{source}; set Sample.advantage or pass advantages="
+                    f"{_at(sample)}; set Sample.advantage, the field 'advantage' of a row, or pass "
+                    "advantages="
                 )
             value = 0.0
         rows.append(value if np.ndim(value) == 0 else np.asarray(value)[1:])
@@ -134,10 +135,10 @@ def read_old_logprobs(batch: Batch, old_logprobs: Any, trained: Ints) -> Floats:
     needed = np.diff(np.searchsorted(trained, offsets))
     for index, sample in enumerate(batch.samples):
         if sample.logprobs is None and needed[index]:
-            source = f" ({sample.source})" if sample.source else ""
             raise ValueError(
                 f"old_logprobs must be given, got none recorded for "
-                f"samples[{batch.indices[index]}]{source}; set Sample.logprobs or pass rows"
+                f"samples[{batch.indices[index]}]{_at(sample)}; set Sample.logprobs, the field "
+                "'logprobs' of a row, or pass rows"
             )
         edges = int(offsets[index + 1] - offsets[index])
         rows.append(np.zeros(edges) if sample.logprobs is None else sample.logprobs[1:])
@@ -196,10 +197,14 @@ def read_edges(
             edge = int(trained[place])
             index = int(np.searchsorted(offsets, edge, side="right")) - 1
             raise ValueError(
-                f"{name}[{index}] must be {demand}, got {values[edge]} at index "
-                f"{edge - offsets[index]}"
+                f"{name}[{index}]{_at(batch.samples[index])} must be {demand}, got {values[edge]} "
+                f"at index {edge - offsets[index]}"
             )
     return chosen
+
+
+def _at(sample: Sample) -> str:
+    return f" ({sample.source})" if sample.source else ""
 
 
 def _to_float64(row: Any, name: str) -> Floats:

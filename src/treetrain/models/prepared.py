@@ -273,7 +273,7 @@ class PreparedModel:
             return embedding(packed.tokens)[0]
         if not model_is_checked:
             self.check_model()
-        self._check_row(packed)
+        self.check_row(packed)
         return self._run_decoder(packed, gateways)
 
     def check_model(self) -> None:
@@ -290,7 +290,19 @@ class PreparedModel:
             self._check_training()
             check_shared_states(self.decoder)
 
-    def _check_row(self, packed: PackedTree) -> None:
+    def check_row(self, packed: PackedTree) -> None:
+        """Look at what a row's own tokens and sizes ask of the model; nothing is computed.
+
+        Args:
+            packed: the packed tree, on any device.
+
+        Raises:
+            ValueError: if a token id is none of the model's, or a path has more tokens than the
+                model has positions.
+            UnsupportedModelError: if the row is longer or deeper than the model computes exactly.
+        """  # noqa: DOC502, DOC503 (the checks raise)
+        if packed.num_tokens == 0:
+            return
         vocabulary = self.model.config.get_text_config().vocab_size
         if (largest := int(packed.tree.tokens[packed.ancestors :].max())) >= vocabulary:
             raise ValueError(
@@ -300,6 +312,8 @@ class PreparedModel:
         check_depth(self.model, int(packed.tree.depth_positions.max()) + 1)
         check_temperature(self.model, self.layers, packed)
         check_positions(self.model, self.positions, packed)
+        if not self.layers:
+            check_reach(self.model, packed.num_tokens)
 
     def _run_decoder(self, packed: PackedTree, gateways: Gateways | None) -> Tensor:
         positions = packed.depth_positions + self.positions.offset
@@ -315,7 +329,6 @@ class PreparedModel:
             call.running = False
             call.check_complete()
         else:
-            check_reach(self.model, packed.num_tokens)
             named = {"position_ids": positions, "use_cache": False}
             output = self.decoder(
                 input_ids=packed.tokens,

@@ -97,6 +97,53 @@ def partitioned_step(
         >>> step.partitions, step.computed_tokens
         (3, 7)
     """  # noqa: DOC502, DOC503 (the functions below raise)
+    run, total = _run_partitions(model, batch, plan, terms, modes=modes, loss_scale=loss_scale)
+    return PartitionedStep(
+        loss=total.loss,
+        targets=total.targets,
+        statistics=total.statistics,
+        partitions=run.ran,
+        computed_tokens=run.computed_tokens,
+    )
+
+
+def add_gradients(
+    model: nn.Module,
+    terms: LossTerms,
+    plan: PartitionPlan | Partitions | None = None,
+    *,
+    modes: Sequence[str] | str | None = None,
+) -> PartLoss:
+    """Compute a loss and add its gradients, on the whole tree or partition by partition.
+
+    Args:
+        model: a prepared model.
+        terms: the loss.
+        plan: how the tree is cut; None: not at all.
+        modes: as in `partitioned_step`.
+
+    Returns:
+        The loss, nats, and what its statistics are made of, without gradients.
+    """
+    if plan is not None:
+        return _run_partitions(model, terms.batch, plan, terms, modes=modes, loss_scale=1.0)[1]
+    whole = compute_whole(model, terms)
+    # A row without any target depends on no parameter.
+    if whole.loss.requires_grad:
+        with no_autocast(whole.loss.device):
+            whole.loss.backward()
+    return dataclasses.replace(whole, loss=whole.loss.detach())
+
+
+def _run_partitions(
+    model: nn.Module,
+    batch: Batch,
+    plan: PartitionPlan | Partitions,
+    terms: LossTerms,
+    *,
+    modes: Sequence[str] | str | None,
+    loss_scale: float,
+) -> tuple[_Run, PartLoss]:
     prepared = find_prepared(model)
     check_type("batch", batch, Batch, "a Batch from pack(samples)")
     check_type("terms", terms, LossTerms, "what sft_terms or policy_terms gives")
@@ -117,35 +164,7 @@ def partitioned_step(
     check_gradient_hooks(model)
     run = _Run(model, plan, terms, modes=modes)
     with all_or_none(model.parameters()):
-        return run.step(loss_scale)
-
-
-def add_gradients(
-    model: nn.Module,
-    terms: LossTerms,
-    plan: PartitionPlan | Partitions | None = None,
-    *,
-    modes: Sequence[str] | str | None = None,
-) -> float:
-    """Compute a loss and add its gradients, on the whole tree or partition by partition.
-
-    Args:
-        model: a prepared model.
-        terms: the loss.
-        plan: how the tree is cut; None: not at all.
-        modes: as in `partitioned_step`.
-
-    Returns:
-        The loss, nats.
-    """
-    if plan is not None:
-        return float(partitioned_step(model, terms.batch, plan, terms, modes=modes).loss)
-    loss = compute_whole(model, terms).loss
-    # A row without any target depends on no parameter.
-    if loss.requires_grad:
-        with no_autocast(loss.device):
-            loss.backward()
-    return float(loss.detach())
+        return run, run.step(loss_scale)
 
 
 class _Run:
@@ -167,8 +186,9 @@ class _Run:
         self.modes = check_modes(planned if modes is None else modes, len(self.parts))
         self.routings: dict[int, Routing] = {}
         self.done: list[PartLoss] = []
+        self.ran = self.computed_tokens = 0
 
-    def step(self, loss_scale: float) -> PartitionedStep:
+    def step(self, loss_scale: float) -> PartLoss:
         self.terms.begin()
         computed = self._note_choices() if self.terms.needs_choices else 0
         parents = self.partitions.parents
@@ -196,7 +216,9 @@ class _Run:
                 on_forward=take_routing,
             )
             passes.run(lambda part, hidden: self._evaluate(part, hidden) * loss_scale, wanted)
-        return self._sum(sum(wanted), computed + passes.computed_tokens)
+        self.ran, self.computed_tokens = sum(wanted), computed + passes.computed_tokens
+        nothing = PartLoss(torch.zeros((), device=self.terms.batch.device), 0, {})
+        return functools.reduce(operator.add, self.done, nothing)
 
     def _note_choices(self) -> int:
         passes = Passes(self.prepared, self.parts, self.partitions.parents.tolist())
@@ -209,19 +231,6 @@ class _Run:
         own = self.terms.evaluate(self.prepared, hidden, self.parts[part], routing=routing)
         self.done.append(dataclasses.replace(own, loss=own.loss.detach()))
         return own.loss
-
-    def _sum(self, partitions: int, computed_tokens: int) -> PartitionedStep:
-        device = self.terms.batch.device
-        total = functools.reduce(
-            operator.add, self.done, PartLoss(torch.zeros((), device=device), 0, {})
-        )
-        return PartitionedStep(
-            loss=total.loss,
-            targets=total.targets,
-            statistics=total.statistics,
-            partitions=partitions,
-            computed_tokens=computed_tokens,
-        )
 
 
 def read_plan(plan: PartitionPlan | Partitions) -> tuple[Partitions, Sequence[str] | str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import treetrain
+from treetrain.errors import naming_file
 from treetrain.report.check_section import show_check
 from treetrain.report.curve_section import show_run
 from treetrain.report.data_sections import show_groups, show_partings, show_savings
@@ -92,8 +93,13 @@ def write_page(path: Path, content: PageContent) -> None:
         content: what the page shows.
     """
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(render_page(content), encoding="utf-8")
-    os.replace(partial, path)
+    text = render_page(content)
+    with naming_file(path):
+        try:
+            partial.write_text(text, encoding="utf-8")
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def _parts(content: PageContent) -> Iterator[str]:

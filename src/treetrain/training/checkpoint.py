@@ -14,6 +14,7 @@ neither has a state of its own. Folders are written by `checkpoint_folders`.
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from treetrain.data.text_files import read_json
 from treetrain.models.prepared import PreparedModel
 from treetrain.models.wrappers import unwrap_model
 from treetrain.training.adapters import is_adapted, load_adapters
+from treetrain.training.checkpoint_folders import checkpoint_step, way_to_the_one_before
+from treetrain.training.fingerprint import check_parts
 
 OPTIMIZER = "optimizer.pt"
 RNG = "rng_state.pth"
@@ -98,13 +101,23 @@ def read_place(folder: Path) -> Place:
         The place.
 
     Raises:
-        ValueError: the file is none of ours; the field is named.
+        ValueError: the file is none of ours, or of another step than the folder's name says.
     """
     path = folder / STATE
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: must be one JSON object, got {type(value).__name__}")
-    return validate(Place, value, str(path))
+    try:
+        value = read_json(path)
+        if not isinstance(value, dict):
+            raise ValueError(f"{path}: must be one JSON object, got {type(value).__name__}")
+        place = validate(Place, value, str(path))
+        check_parts(place.fingerprint, str(path))
+        if place.global_step != checkpoint_step(folder):
+            raise ValueError(
+                f"{path}: field 'global_step' must be the step that the folder is named after, got "
+                f"{place.global_step}"
+            )
+    except ValueError as error:
+        raise ValueError(f"{error}; {way_to_the_one_before(folder)}") from error
+    return place
 
 
 def load_checkpoint(
@@ -137,9 +150,16 @@ def load_checkpoint(
         _set_random_states(torch.load(folder / RNG, map_location="cpu", weights_only=True))
     # torch, transformers and safetensors raise whatever a broken file leads them to.
     except Exception as error:
+        # What torch says of a pickle that it does not run is how to run it all the same.
+        unread = isinstance(error, pickle.UnpicklingError)
+        found = (
+            "a file that holds more or less than tensors and numbers"
+            if unread
+            else f"{type(error).__name__}: {error}"
+        )
         raise ValueError(
-            f"{folder}: must be a checkpoint of this run's model, got {type(error).__name__}: "
-            f"{error}"
+            f"{folder}: must be a checkpoint of this run's model, got {found}; "
+            f"{way_to_the_one_before(folder)}"
         ) from error
 
 

@@ -12,13 +12,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from treetrain.data.text_files import read_json
 
 MANIFEST = "files.json"
-_WHOLE = re.compile(r"checkpoint-(\d+)")
+#: As `write_checkpoint` names them; those of other trainers, with fewer digits, are left alone.
+_WHOLE = re.compile(r"checkpoint-(\d{6,})")
 #: What is written goes by this name until it is whole, what is removed by the other.
 PARTIAL, REMOVED = ".partial-", ".removed-"
 
@@ -56,16 +57,17 @@ def find_checkpoints(output: Path) -> list[Path]:
     return sorted(whole, key=checkpoint_step)
 
 
-def clean(output: Path) -> list[str]:
+def clean(output: Path, names: Collection[str]) -> list[str]:
     """Remove what a killed run left of checkpoints and files that it was writing or removing.
 
     Args:
         output: folder of the run.
+        names: what else, but checkpoints, is written under another name first.
 
     Returns:
         The names of what was removed.
     """
-    partial = [path for path in output.iterdir() if path.name.startswith((PARTIAL, REMOVED))]
+    partial = [path for path in output.iterdir() if _is_left(path.name, names)]
     for path in partial:
         if path.is_dir():
             shutil.rmtree(path)
@@ -131,7 +133,7 @@ def check_whole(folder: Path) -> None:
     Raises:
         ValueError: a file is missing or has another size; names the first.
     """
-    way_out = f"move {folder} away to resume from the checkpoint before it"
+    way_out = way_to_the_one_before(folder)
     try:
         sizes = read_json(folder / MANIFEST)
     except (OSError, ValueError) as error:
@@ -154,6 +156,18 @@ def check_whole(folder: Path) -> None:
             )
 
 
+def way_to_the_one_before(folder: Path) -> str:
+    """Say what to do about a checkpoint that cannot be resumed from.
+
+    Args:
+        folder: the checkpoint.
+
+    Returns:
+        The end of a message.
+    """
+    return f"move {folder} away to resume from the checkpoint before it"
+
+
 def sync(path: Path) -> None:
     """Wait until a file or the entries of a folder are on the disk.
 
@@ -165,6 +179,14 @@ def sync(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def _is_left(name: str, names: Collection[str]) -> bool:
+    for mark in (PARTIAL, REMOVED):
+        if name.startswith(mark):
+            rest = name.removeprefix(mark)
+            return rest in names or _WHOLE.fullmatch(rest) is not None
+    return False
 
 
 def _remove(folder: Path) -> None:

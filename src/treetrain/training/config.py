@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -17,6 +17,7 @@ from treetrain.training.settings import (
     EvaluationConfig,
     LoraConfig,
     LossConfig,
+    Name,
     Number,
     Part,
     RouterConfig,
@@ -46,7 +47,8 @@ class ModelConfig(Part):
     """The model: loaded from somewhere, or made from scratch.
 
     Attributes:
-        path: folder, GGUF file, "smollm2", or a name for transformers to look up.
+        path: folder, GGUF file, "smollm2", "tiny:TYPE" (random weights, for trying things out), or
+            a name for transformers to look up.
         scratch: a model with random weights instead.
         attention: attention implementation, "sdpa" or "eager"; None: transformers' choice.
         trust_remote_code: whether code that comes with a model and its tokenizer may run.
@@ -54,7 +56,7 @@ class ModelConfig(Part):
         lora: adapters that are trained in place of the weights; None: all weights are trained.
     """
 
-    path: str | None = None
+    path: Name | None = None
     scratch: ScratchConfig | None = None
     attention: Literal["sdpa", "eager"] | None = None
     trust_remote_code: bool = False
@@ -85,11 +87,11 @@ class DataConfig(Part):
         shuffle: whether trees and packed rows are put in random order.
     """
 
-    files: list[str] = Field(min_length=1)
+    files: list[Name] = Field(min_length=1)
     expand: Literal["whole", "per_step"] = "whole"
-    tools: str | None = None
+    tools: Name | None = None
     select: dict[str, Text] = Field(default_factory=dict)
-    chat_template: str | None = None
+    chat_template: Name | None = None
     template_variables: dict[str, Any] = Field(default_factory=dict)
     unrendered: Literal["refuse", "count"] = "refuse"
     split: str | None = None
@@ -224,15 +226,16 @@ class TrainConfig(Part):
     """
 
     model: ModelConfig
-    tokenizer: str | None = None
+    tokenizer: Name | None = None
     data: DataConfig
     evaluation: EvaluationConfig | None = None
-    output: str
+    output: Name
     overwrite: bool = False
     save_every: Whole | None = Field(100, ge=1)
     keep_last: Whole | None = Field(2, ge=1)
     reduction: (
-        Literal["path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum"] | Number
+        Literal["path_mean", "sequence_mean", "token_mean", "trajectory_mean", "sum"]
+        | Annotated[Number, Field(gt=0)]
     )
     loss: LossConfig = LossConfig()  # pyright: ignore[reportCallIssue]
     router: RouterConfig | None = None
@@ -246,7 +249,7 @@ class TrainConfig(Part):
     seed: Whole = Field(0, ge=0)
     dtype: Dtype = "float32"
     autocast: Literal["bfloat16"] | None = None
-    device: str | None = None
+    device: Name | None = None
     check: CheckConfig = CheckConfig()  # pyright: ignore[reportCallIssue]
     trackers: list[TrackerName] = Field(default_factory=list)
 

@@ -91,8 +91,9 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                # The constructor below says so.
-                continue
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r:.60} is a list or a mapping", key_node.start_mark
+                )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} stands twice", key_node.start_mark
@@ -138,7 +139,7 @@ def _explain(error: Any, values: dict[str, Any]) -> str:
 
 def _is_union_branch(part: Any) -> bool:
     """Whether part of a location names a type that pydantic tried, not a key."""
-    return isinstance(part, str) and part.startswith(("literal[", "function-before[", "list["))
+    return isinstance(part, str) and part.startswith(("literal[", "function-", "list["))
 
 
 def _fields_at(parents: Sequence[Any]) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -16,7 +14,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
-from treetrain.progress import Progress
+from treetrain.progress import Progress, is_terminal
 from treetrain.training.observers import RunOutline
 from treetrain.training.trainer import StepMetrics
 from treetrain.wording import say_duration, say_short
@@ -59,7 +57,7 @@ class Display:
 
     def __enter__(self) -> Self:
         self._start = self._clock()
-        if not _has_bar():
+        if not is_terminal():
             self._lines(STAGE, self._before, self._steps)
             return self
         words = Column(no_wrap=True, overflow="ellipsis")
@@ -139,8 +137,3 @@ def show_run(outline: RunOutline) -> Display:
         The display; entered before the first step.
     """
     return Display(outline.steps, outline.start)
-
-
-def _has_bar() -> bool:
-    # A terminal that cannot move its cursor would show one bar below the other.
-    return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")

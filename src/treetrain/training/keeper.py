@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,6 +120,7 @@ class Keeper:
         except (OSError, RuntimeError, SafetensorError) as error:
             raise OSError(
                 f"the checkpoint of step {metrics.step} could not be written: {error}"
+                f"{_say_free(self._output)}"
             ) from error
         self.saved = metrics.step
         keep_newest(self._output, self._config.keep_last)
@@ -131,6 +134,7 @@ class Keeper:
 
         Raises:
             KeyboardInterrupt: as it came.
+            BrokenPipeError: as it came: there is nobody left to tell.
             ValueError: as it came, with what is left.
             OSError: as it came, with what is left.
         """
@@ -138,6 +142,8 @@ class Keeper:
             yield
         except KeyboardInterrupt:
             self._say(f"note: interrupted after step {self.done}: {self._what_is_left()}")
+            raise
+        except BrokenPipeError:
             raise
         except OSError as error:
             # The message of one that names a file is made of it.
@@ -153,6 +159,13 @@ class Keeper:
                 f"the figures so far are in {self._output / METRICS}, there is no checkpoint and "
                 "no model was saved"
             )
-        return (
-            f"{whole[-1]} is whole; go on with: treetrain train {self._output / SETTINGS} --resume"
-        )
+        settings = shlex.quote(str(self._output / SETTINGS))
+        return f"{whole[-1]} is whole; go on with: treetrain train {settings} --resume"
+
+
+def _say_free(folder: Path) -> str:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return ""
+    return f"; {free:,} bytes are free on its disk"

@@ -14,6 +14,7 @@ from treetrain.losses.load_balancing import measure_choices
 from treetrain.losses.logprobs import sequence_logprobs
 from treetrain.losses.policy import policy_terms
 from treetrain.losses.reductions import Reduction
+from treetrain.losses.router import record_for
 from treetrain.losses.router_loss import RouterLoss
 from treetrain.losses.sft import sft_terms
 from treetrain.losses.terms import LossTerms
@@ -132,8 +133,10 @@ def make_objective(
         The objective.
 
     Raises:
-        ValueError: the losses of the routers need all rows of a step in one pass, and one is cut.
-    """
+        ValueError: the losses of the routers need all rows of a step in one pass, and one is cut;
+            or the model's config asks for such losses and the run has none.
+        UnsupportedModelError: the model has no routers whose losses could be computed.
+    """  # noqa: DOC503 (record_for raises)
     router = config.router
     if (
         router is not None
@@ -148,6 +151,9 @@ def make_objective(
             "micro_batch or sequence, set accumulation=1, or raise tree.max_tokens"
         )
     objective = Objective(config.reduction, config.loss, router, autocast=config.autocast)
+    # Refuses losses of routers where there are none, before anything is computed.
+    with record_for(model, objective.measure_router(model, [])):
+        pass
     if not config.loss.needs_start:
         return objective
     start: dict[int, Tensor] = {}

@@ -10,13 +10,10 @@ from typing import Any
 import torch
 import transformers
 
-from treetrain.training.checkpoint import STATE, Place, read_place
-from treetrain.training.checkpoint_folders import (
-    check_whole,
-    checkpoint_step,
-    find_checkpoints,
-)
+from treetrain.training.checkpoint import Place, read_place
+from treetrain.training.checkpoint_folders import check_whole, find_checkpoints
 from treetrain.training.fingerprint import find_differences
+from treetrain.training.saving import is_saved
 
 
 def find_resumable(
@@ -34,21 +31,21 @@ def find_resumable(
         said.
 
     Raises:
-        ValueError: data or configuration are others, shown key by key; or a file is cut short.
+        ValueError: data or configuration are others, shown key by key; or a file is cut short; or
+            there is a trained model without a checkpoint, which beginning again would cost.
     """
     whole = find_checkpoints(output)
+    if not whole and is_saved(output):
+        raise ValueError(
+            f"output must hold a checkpoint to resume from, got {output} with a trained model and "
+            "none; leave --resume out and set overwrite=true to train it again"
+        )
     if not whole:
         say(f"note: no whole checkpoint in {output}: the run begins with its first step")
         return None
     folder = whole[-1]
     check_whole(folder)
     place = read_place(folder)
-    if place.global_step != checkpoint_step(folder):
-        raise ValueError(
-            f"{folder / STATE}: field 'global_step' must be the step that the folder is named "
-            f"after, got {place.global_step}; move {folder} away to resume from the checkpoint "
-            f"before it"
-        )
     differences = find_differences(place.fingerprint, fingerprint)
     if differences:
         raise ValueError(

@@ -7,9 +7,8 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from treetrain.training.display import show_run
 from treetrain.training.evaluation import evaluate_loss
 from treetrain.training.fingerprint import take_fingerprint
 from treetrain.training.first_check import check_first
+from treetrain.training.holding import hold_output
 from treetrain.training.interruption import Interruption
 from treetrain.training.keeper import Keeper
 from treetrain.training.objective import Objective, make_objective
@@ -33,15 +33,17 @@ from treetrain.training.output import (
     CHECK,
     METRICS,
     SETTINGS,
+    append_line,
     claim_output,
     cut_metrics,
     remove_run,
     write_whole,
 )
 from treetrain.training.resume import find_resumable
+from treetrain.training.row_checks import check_rows
 from treetrain.training.rows import EpochRows, describe_batches, hold_out, make_rows
 from treetrain.training.saving import remove_model, save_model
-from treetrain.training.trainer import StepMetrics, make_optimizer, train_steps
+from treetrain.training.trainer import StepMetrics, check_finite, make_optimizer, train_steps
 from treetrain.wording import say_count
 
 
@@ -85,6 +87,31 @@ def run_training(
     """  # noqa: DOC502, DOC503 (the functions below raise)
     output = Path(config.output)
     claim_output(output, overwrite=config.overwrite, resume=resume)
+    with hold_output(output):
+        return _run(
+            model,
+            samples,
+            config,
+            tokenizer=tokenizer,
+            evaluated=evaluated,
+            resume=resume,
+            watches=watches,
+            say=say,
+        )
+
+
+def _run(
+    model: Any,
+    samples: Sequence[Sample],
+    config: TrainConfig,
+    *,
+    tokenizer: Any,
+    evaluated: Sequence[Sample],
+    resume: bool,
+    watches: Sequence[Watch],
+    say: Callable[[str], None],
+) -> list[StepMetrics]:
+    output = Path(config.output)
     held = list(evaluated)
     if config.evaluation is not None and config.evaluation.share is not None:
         samples, held = hold_out(samples, config.evaluation.share, seed=config.seed)
@@ -93,7 +120,7 @@ def run_training(
             raise ValueError(
                 f"{name} must train at least one token, got none in {len(found)} sequences"
             )
-    fingerprint = take_fingerprint(config, samples, held)
+    fingerprint = take_fingerprint(config, samples, held, model=model)
     found = find_resumable(output, fingerprint, say=say) if resume else None
     seed = config.seed if config.data.shuffle else None
     rows = make_rows(samples, config.tree, seed=seed)
@@ -106,25 +133,31 @@ def run_training(
     keeper = Keeper(output, config, fingerprint, steps=steps, per_epoch=per_epoch, say=say)
     done: list[StepMetrics] = []
     with _prepared(model, config, [rows, others]) as handle:
+        check_rows(handle, rows, others, config, steps=steps)
         torch.manual_seed(config.seed)
         objective = make_objective(model, rows.batches, config, rows.partitions)
         optimizer = make_optimizer(model, config.optimizer)
         start = 0
         if found is not None:
             folder, place = found
-            load_checkpoint(folder, handle, model, optimizer)
             start = keeper.saved = place.global_step
+            if start > steps:
+                raise ValueError(
+                    f"steps must be at least the {start} that {folder.name} has done, got {steps}"
+                )
+            load_checkpoint(folder, handle, model, optimizer)
             say(f"resumed from {folder.name}: {start} of {say_count(steps, 'step')} done")
         report = None
         if config.check.wanted and start < steps:
             report = _check(model, rows, config, objective, say)
         # An earlier run's model must not pass for this run's, should this run end early.
         remove_model(output) if found else remove_run(output)
+        # First the file that makes it a run, which can be resumed from here on.
+        cut_metrics(output, start)
         settings = yaml.safe_dump(config.model_dump(), sort_keys=False)
         write_whole(output / SETTINGS, settings)
         if report is not None:
             write_whole(output / CHECK, json.dumps(report, indent=1) + "\n")
-        cut_metrics(output, start)
         outline = RunOutline(
             output, config, steps, start, rows.batches, rows.partitions, others.batches
         )
@@ -152,9 +185,8 @@ def run_training(
 
         with (
             keeper.ends_told(),
-            ExitStack() as stack,
-            open(output / METRICS, "a", encoding="utf-8") as file,
             Interruption(say) as interruption,
+            ExitStack() as stack,
         ):
             observers = [stack.enter_context(watch(outline)) for watch in watches]
             for metrics in loop:
@@ -163,15 +195,16 @@ def run_training(
                     metrics = dataclasses.replace(metrics, evaluation_loss=evaluate())
                 done.append(metrics)
                 keeper.done = metrics.step
-                _write_line(file, metrics)
+                _write_line(output / METRICS, metrics)
                 for observer in observers:
                     observer.tell(metrics)
                 if interruption.wished or keeper.is_due(metrics.step):
                     keeper.save(handle, model, tokenizer, optimizer=optimizer, metrics=metrics)
                 if interruption.wished:
                     raise KeyboardInterrupt
-    with keeper.ends_told():
-        save_model(model, tokenizer, output)
+            # Before the watches end: none of them can cost what was trained.
+            with handle.undone():
+                save_model(model, tokenizer, output)
     say(_describe_end(done, output))
     return done
 
@@ -181,6 +214,7 @@ def _prepared(
     model: Any, config: TrainConfig, parts: Sequence[EpochRows]
 ) -> Iterator[PreparedModel]:
     """The model as it is trained; afterwards it is as before."""
+    check_finite(model, 0)
     was_training = model.training
     handle = prepare(model, config.tree.backend)
     try:
@@ -217,12 +251,8 @@ def _check(
     return report.to_dict()
 
 
-def _write_line(file: TextIO, metrics: StepMetrics) -> None:
-    figures = asdict(metrics)
-    if metrics.evaluation_loss is None:
-        del figures["evaluation_loss"]
-    file.write(json.dumps(figures) + "\n")
-    file.flush()
+def _write_line(path: Path, metrics: StepMetrics) -> None:
+    append_line(path, json.dumps(metrics.figures))
 
 
 def _is_level(sample: Sample) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 #: What `from_pretrained` looks for first; the last files to come and the first to go.
 _FIRST_READ = (CONFIG, ADAPTER_CONFIG)
-_WEIGHTS = ("model*.safetensors*", "adapter_model*.safetensors")
+_WEIGHTS = re.compile(r"(adapter_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
+#: Where a model is written before it is moved into its folder.
+UNFINISHED = "model"
 
 
 def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
@@ -29,7 +32,7 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{PARTIAL}model"
+    partial = folder / f"{PARTIAL}{UNFINISHED}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
@@ -51,8 +54,31 @@ def remove_model(folder: Path) -> None:
     Args:
         folder: the folder; its other files stay.
     """
-    for name in _FIRST_READ:
+    for name in find_model(folder):
         (folder / name).unlink(missing_ok=True)
-    for pattern in _WEIGHTS:
-        for stale in folder.glob(pattern):
-            stale.unlink()
+
+
+def is_saved(folder: Path) -> bool:
+    """Tell whether a folder holds a whole saved model.
+
+    Args:
+        folder: the folder.
+
+    Returns:
+        Whether the file is there that comes last.
+    """
+    return any((folder / name).exists() for name in _FIRST_READ)
+
+
+def find_model(folder: Path) -> list[str]:
+    """Find the files of a saved model, or of what is left of one.
+
+    Args:
+        folder: the folder.
+
+    Returns:
+        Their names, first those without which nothing loads.
+    """
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    weights = [name for name in names if _WEIGHTS.fullmatch(name)]
+    return [name for name in _FIRST_READ if name in names] + weights

@@ -29,6 +29,8 @@ Text = Annotated[
     BeforeValidator(_write_number),
     WithJsonSchema({"type": ["string", "number", "boolean"]}),
 ]
+#: Name of a file, a folder or a model; an empty one would be the folder the command runs in.
+Name = Annotated[str, Field(min_length=1)]
 Decay = Annotated[Number, Field(ge=0, lt=1)]
 #: Far above what makes sense, and far below what float32 cannot hold.
 LARGEST = 1e6
@@ -148,7 +150,7 @@ class EvaluationConfig(Part):
         every: optimiser steps between two evaluations; there is one after the last step too.
     """
 
-    files: list[str] | None = Field(None, min_length=1)
+    files: list[Name] | None = Field(None, min_length=1)
     share: Number | None = Field(None, gt=0, lt=1)
     every: Whole = Field(ge=1)
 

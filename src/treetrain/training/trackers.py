@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -66,8 +65,8 @@ class Trackers:
         """
         figures = {
             name: float(value)
-            for name, value in asdict(metrics).items()
-            if name != "step" and isinstance(value, int | float)
+            for name, value in metrics.figures.items()
+            if name != "step" and value is not None
         }
         for log in self._logs:
             log(figures, metrics.step)

@@ -5,15 +5,18 @@ The rows are made in `rows`, their loss in `objective`; files and what a run sho
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from time import perf_counter
 
 import torch
 from torch import nn
 
+from treetrain.losses.part_loss import PartLoss
 from treetrain.losses.reductions import Reduction
 from treetrain.losses.window import LossWindow, measure_window
 from treetrain.packing.batch import Batch
@@ -47,6 +50,8 @@ class StepMetrics:
         seconds: how long the step took.
         flat_tokens_per_second: flat tokens over seconds.
         tree_tokens_per_second: tree tokens over seconds.
+        statistics: what the loss knows of its trained edges, as in `PolicyLoss`, by name: means
+            over all of the step; and the losses of routers.
         evaluation_loss: loss on the sequences that are not trained, after the step, nats; None:
             they were not evaluated.
     """
@@ -64,7 +69,20 @@ class StepMetrics:
     seconds: float
     flat_tokens_per_second: float
     tree_tokens_per_second: float
+    statistics: Mapping[str, float] = field(default_factory=dict[str, float])
     evaluation_loss: float | None = None
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """All figures by name, statistics among them; None where one is no finite number."""
+        figures = asdict(self)
+        statistics: dict[str, float] = figures.pop("statistics")
+        if self.evaluation_loss is None:
+            del figures["evaluation_loss"]
+        return {
+            name: value if math.isfinite(value) else None
+            for name, value in {**figures, **statistics}.items()
+        }
 
 
 def train_steps(
@@ -130,11 +148,13 @@ def train_steps(
         placed = [batch.to(device) for batch in rows]
         with objective.computing(device):
             router = objective.measure_router(model, placed)
-        loss = 0.0
+        shares: list[PartLoss] = []
         for batch, own in zip(rows, placed, strict=True):
             terms = objective.lay_out(own, window, router)
             with objective.computing(device):
-                loss += add_gradients(model, terms, cuts.get(batch), modes=activations)
+                shares.append(add_gradients(model, terms, cuts.get(batch), modes=activations))
+        total = functools.reduce(operator.add, shares)
+        loss = float(total.loss)
         norm = nn.utils.clip_grad_norm_(model.parameters(), clip_norm or math.inf)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise ValueError(
@@ -162,6 +182,7 @@ def train_steps(
             seconds=round(seconds, 6),
             flat_tokens_per_second=round(flat / seconds, 1),
             tree_tokens_per_second=round(tree / seconds, 1),
+            statistics={name: float(value) for name, value in total.statistics.items()},
         )
 
 
@@ -170,13 +191,18 @@ def check_finite(model: nn.Module, step: int) -> None:
 
     Args:
         model: the model.
-        step: the step that was done.
+        step: the step that was done; 0 before the first.
 
     Raises:
         ValueError: one is not finite; names it.
     """
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
+            if step == 0:
+                raise ValueError(
+                    f"parameters must be finite before the first step, got others in {name}; take "
+                    "the model as it was before it was spoilt"
+                )
             raise ValueError(
                 f"parameters must be finite after step {step}, got others in {name}; lower "
                 "optimizer.lr or raise optimizer.eps"

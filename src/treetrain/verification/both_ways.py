@@ -160,7 +160,7 @@ class StepWork:
         for number, row in enumerate(rows, start=1):
             # Routers have no loss in the baseline either.
             terms = sft_terms(row.batch, self.reduction, window=window, router=RouterLoss("batch"))
-            loss += add_gradients(model, terms, row.partitions)
+            loss += float(add_gradients(model, terms, row.partitions).loss)
             self.on_progress(stage, number, len(rows))
         logprobs = self.tree_logprobs(prepared, self.samples)
         return StepResult(Outcome(logprobs, loss), take_gradients(model))
