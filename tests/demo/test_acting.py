@@ -3,14 +3,18 @@ from __future__ import annotations
 import copy
 import json
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from treetrain.demo import acting
 from treetrain.demo.acting import Actor, act_on, read_step
 from treetrain.demo.agent import Act
 from treetrain.demo.greenhouse import TOOLS
+from treetrain.demo.make_tokenizer import END
 from treetrain.demo.models import make_small_model
 from treetrain.demo.practice import PRACTICE_TOOLS, draw_held_out
 from treetrain.demo.trajectories import make_message, open_conversation
@@ -113,6 +117,30 @@ def test_cache_kept_between_steps_writes_what_generate_writes(
         assert actor._write(messages) == tokenizer.decode(new)
         written.add(tokenizer.decode(new))
     assert len(written) > 1
+
+
+class Speaker:
+    """A model that says given tokens, whatever it reads."""
+
+    def __init__(self, model: PreTrainedModel, tokens: list[int]) -> None:
+        self.config = model.config
+        self._tokens = iter(tokens)
+
+    def forward(self, tokens: torch.Tensor, **call: Any) -> SimpleNamespace:
+        logits = torch.nn.functional.one_hot(torch.tensor([[next(self._tokens)]]), 1 << 16)
+        return SimpleNamespace(logits=logits)
+
+    __call__ = forward
+
+
+def test_a_turn_ends_where_its_end_is_several_tokens() -> None:
+    model, tokenizer = make_small_model(0)
+    step = write(Act("x", "", "forecast"))
+    pieces = step.removesuffix(END), *END
+    tokens = [one for piece in pieces for one in tokenizer(piece)["input_ids"]]
+    assert tokenizer.eos_token_id not in tokens
+    actor = Actor(Speaker(model, [*tokens, *tokens]), tokenizer, PRACTICE_TOOLS)
+    assert actor._write(open_conversation(draw_held_out(1, seed=0)[0].task)) == step
 
 
 def test_untrained_model_solves_nothing() -> None:

@@ -19,10 +19,12 @@ from transformers import DynamicCache, PreTrainedModel
 from treetrain.demo.agent import Act
 from treetrain.demo.errands import Errand
 from treetrain.demo.greenhouse import Json
+from treetrain.demo.make_tokenizer import END
 from treetrain.demo.trajectories import make_answer, make_message, open_conversation
 
 MAX_STEPS = 16
 MAX_STEP_TOKENS = 160
+END_TOKENS = len(END)
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,6 @@ class Actor:
         tokens: list[int] = self._tokenizer(prompt, add_special_tokens=False)["input_ids"]
         written: list[int] = []
         left = tokens[self._share(tokens) :]
-        end = self._tokenizer.eos_token_id
         with torch.inference_mode():
             while len(written) < MAX_STEP_TOKENS:
                 call: dict[str, Any] = {self._cache_name: self._cache, "logits_to_keep": 1}
@@ -102,7 +103,8 @@ class Actor:
                 self._seen += left
                 written.append(int(logits[0, -1].argmax()))
                 left = written[-1:]
-                if left[0] == end:
+                # The end of a turn is several tokens where the tokenizer is not the example's.
+                if self._tokenizer.decode(written[-END_TOKENS:]).endswith(END):
                     break
         return self._tokenizer.decode(written)
 
@@ -132,9 +134,9 @@ def read_step(text: str) -> Act:
         ValueError: the text has no end, its thought has none, or its call is no name with a JSON
             object.
     """
-    if not text.endswith("<|end|>"):
+    if not text.endswith(END):
         raise ValueError(f"text must end with <|end|>, got {text[-40:]!r}")
-    thinking, mark, said = text.removesuffix("<|end|>").partition("\n</think>\n")
+    thinking, mark, said = text.removesuffix(END).partition("\n</think>\n")
     if not mark or not thinking.startswith("<think>\n"):
         raise ValueError(f"text must begin with one thought, got {text[:40]!r}")
     thinking = thinking.removeprefix("<think>\n")
