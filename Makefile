@@ -27,7 +27,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    generate, inspect, verify and train the built-in example (ARGS='--json' ...)"
+	@echo "make demo    generate, inspect, verify, train and act: the built-in example (ARGS='--json' ...)"
 	@echo "make test    run the tests (TESTS=tests/tree, ARGS='-k name')"
 	@echo "make fuzz    give 100,000 altered files to every reader, log in runs/fuzz (ARGS='--inputs 9999')"
 	@echo "make lint    ruff, import contracts, docstrings, types"

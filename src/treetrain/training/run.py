@@ -151,7 +151,10 @@ def _run(
         if config.check.wanted and start < steps:
             report = _check(model, rows, config, objective, say)
         # An earlier run's model must not pass for this run's, should this run end early.
-        remove_model(output) if found else remove_run(output)
+        if found is None:
+            remove_run(output)
+        else:
+            remove_model(output)
         # First the file that makes it a run, which can be resumed from here on.
         cut_metrics(output, start)
         settings = yaml.safe_dump(config.model_dump(), sort_keys=False)
