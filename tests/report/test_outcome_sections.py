@@ -34,5 +34,5 @@ def test_agreement_names_difference_beside_change() -> None:
         }
     )
     assert "<dd>1.2e-07</dd>" in markup
-    assert "<dd>1.4e-01</dd>" in markup
+    assert "<dd>0.14</dd>" in markup
     assert "of 1,234 parameters after 6 steps of SGD over 4 sequences" in markup

@@ -131,7 +131,7 @@ def tell_agreement(agreement: Agreement) -> list[str]:
         "weights, on the tree and each alone:",
         f"of {agreement.parameters:,} parameters the largest difference is "
         f"{agreement.largest_difference:.1e}; training moved them by up to "
-        f"{agreement.largest_change:.1e}",
+        f"{agreement.largest_change:.2g}",
     ]
 
 

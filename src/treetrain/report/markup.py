@@ -46,7 +46,7 @@ def make_table(
     )
     return (
         f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption)}"><table>'
-        f"<caption>{escape(caption, 1000)}</caption><thead><tr>{head}</tr></thead>"
+        f"<caption><span>{escape(caption, 1000)}</span></caption><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
 

@@ -23,7 +23,7 @@ def show_agreement(agreement: Mapping[str, Any]) -> str:
         + make_cards(
             [
                 ("largest difference", f"{agreement['largest_difference']:.1e}"),
-                ("largest change by training", f"{agreement['largest_change']:.1e}"),
+                ("largest change by training", f"{agreement['largest_change']:.2g}"),
             ]
         )
         + f'<p class="soft">of {agreement["parameters"]:,} parameters after '
