@@ -67,6 +67,14 @@ def test_conversations_become_one_sequence_per_step(tmp_path, capsys):
     assert {one.advantage for one in found} == {0.5}
 
 
+def test_a_link_that_leads_nowhere_is_replaced_only_when_asked_for(ids, capsys):
+    out = ids.with_name("link.jsonl")
+    out.symlink_to("nowhere/rows.jsonl")
+    assert main(["convert", str(ids), str(out)]) == 2
+    assert "OUT must not exist" in capsys.readouterr().err
+    assert out.is_symlink()
+
+
 def test_a_file_is_replaced_only_when_asked_for(ids, capsys):
     out = ids.with_name("out.jsonl")
     out.write_text("precious")

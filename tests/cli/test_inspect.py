@@ -246,9 +246,12 @@ def test_a_page_that_cannot_be_written_is_told_before_anything_is_read(tmp_path,
     rows.write_text('{"input_ids": [1, 2, 3]}\n')
     link = tmp_path / "page.html"
     link.symlink_to(rows)
+    tools = tmp_path / "tools.json"  # it is read beside the rows
+    tools.write_text("[]")
     for page, message in (
-        (rows, "--html must be another file than the one that is read"),
-        (link, "--html must be another file than the one that is read"),
+        (rows, "--html must be a new file or an earlier page"),
+        (link, "--html must be a new file or an earlier page"),
+        (tools, "--html must be a new file or an earlier page"),
         (tmp_path, "--html must be a file"),
         (Path("/dev/null"), "--html must be a file"),
         (tmp_path / "nowhere" / "page.html", "--html must lie in a folder that exists"),
@@ -258,3 +261,11 @@ def test_a_page_that_cannot_be_written_is_told_before_anything_is_read(tmp_path,
         assert message in err
         assert "reading" not in err
     assert rows.read_text() == '{"input_ids": [1, 2, 3]}\n'
+    assert tools.read_text() == "[]"
+
+
+def test_an_earlier_page_is_written_anew(ids, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("")
+    for _ in range(2):
+        assert main(["inspect", str(ids), "--html", str(page)]) == 0

@@ -311,6 +311,19 @@ def test_a_terminal_that_closes_leaves_a_run_to_go_on_with(config, tmp_path):
     assert (tmp_path / "out" / "report.html").exists()
 
 
+def test_ctrl_c_that_also_ends_the_reader_of_all_output_leaves_a_run_to_go_on_with(
+    config, tmp_path
+):
+    # As in: treetrain train run.yaml 2>&1 | tee log
+    reading, writing = os.pipe()
+    process = start_endless(config, stdout=writing, stderr=writing)
+    os.close(writing)
+    os.close(reading)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=120) == 130
+    assert_goes_on(tmp_path / "out")
+
+
 def step_rows(trials):
     """Steps of a policy as a trainer records them, several for each prompt."""
     for trial in range(trials):

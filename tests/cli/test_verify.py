@@ -103,6 +103,7 @@ def test_limits_take_whole_sequences_and_say_what_was_cut(file, capsys):
         (["--model", "tiny:llama", "--group", "z"], "--group must be one of a, b, got 'z'"),
         (["--model", "tiny:llama", "--backend", "magic"], "backend must be"),
         (["--model", "tiny:llama", "--device", "abacus"], "device must be one that torch finds"),
+        (["--model", "tiny:llama", "--device", "meta"], "device must be one that computes"),
     ],
 )
 def test_wrong_input_is_2_with_a_message(file, capsys, arguments, message):

@@ -79,17 +79,16 @@ def test_losses_stand_below_the_steps_that_they_are_means_of() -> None:
     assert lines[1].split() == ["to", "step", "2", "4", "6", "8", "9"]
     assert lines[2].split() == ["loss", "0.500", "2.500", "4.500", "6.500", "8.000"]
     assert len(lines[1]) == len(lines[2])
-    assert lines[3] == "9 s for 270 tokens of sequences, of which 90 were computed"
+    assert lines[3] == "9 s for 270 tokens of practice.jsonl, of which 90 were computed"
 
 
 def test_shares_before_and_after_stand_below_each_other() -> None:
     before = [Attempt(False, 0, "malformed")] * 4
     after = [*[Attempt(True, 5, "finished")] * 3, Attempt(False, 2, "refused")]
     lines = tell_attempts(before, after)
-    assert lines[1].endswith(" 0 of 4 (0%)")
-    assert lines[2].endswith(" 3 of 4 (75%), 17 tools called")
-    assert lines[3].endswith(": 1 refused")
-    assert len(tell_attempts(before, after[:3])) == 3
+    assert lines[1].endswith("  0 of 4 (0%), 0 tool calls; the others ended: 4 malformed")
+    assert lines[2].endswith("  3 of 4 (75%), 17 tool calls; the others ended: 1 refused")
+    assert tell_attempts(before, after[:3])[2].endswith("  3 of 3 (100%), 15 tool calls")
 
 
 def test_agreement_names_difference_and_change() -> None:

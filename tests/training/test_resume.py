@@ -283,6 +283,16 @@ def test_a_damaged_config_of_a_checkpoint_makes_no_model_of_other_sizes(tmp_path
     assert made
 
 
+def test_a_checkpoint_without_a_place_is_told_with_the_way_out(tmp_path):
+    config = make_config(tmp_path / "out", steps=1)
+    run_training(make_model(), make_samples(), config, say=len)
+    last = find_checkpoints(tmp_path / "out")[-1]
+    (last / "trainer_state.json").unlink()
+    (last / "files.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"trainer_state\.json: must be a file, got none; move"):
+        run_training(make_model(), make_samples(), config, resume=True, say=len)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -345,6 +355,28 @@ def test_a_pickle_in_a_checkpoint_runs_no_code(tmp_path):
     with pytest.raises(ValueError, match="must be a checkpoint of this run's model"):
         run_training(make_model(), make_samples(), config, resume=True, say=len)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("change", ["shape", "name", "nothing"])
+def test_a_state_of_the_optimizer_that_does_not_fit_is_refused(tmp_path, change):
+    config = make_config(tmp_path / "out", steps=1)
+    run_training(make_model(), make_samples(), config, say=len)
+    last = find_checkpoints(tmp_path / "out")[-1]
+    held = torch.load(last / "optimizer.pt", weights_only=True)
+    first = held["state"][0]
+    if change == "shape":
+        # A fused kernel would write past its end.
+        first["exp_avg"] = first["exp_avg"].flatten()[:1]
+    elif change == "name":
+        del first["exp_avg_sq"]
+    else:
+        held["state"] = {}
+    torch.save(held, last / "optimizer.pt")
+    sizes = json.loads((last / "files.json").read_text())
+    sizes["optimizer.pt"] = (last / "optimizer.pt").stat().st_size
+    (last / "files.json").write_text(json.dumps(sizes))
+    with pytest.raises(ValueError, match=r"got RuntimeError: optimizer\.pt with.*; move .* away"):
+        run_training(make_model(), make_samples(), config, resume=True, say=len)
 
 
 def test_there_must_be_a_run_to_resume(tmp_path):

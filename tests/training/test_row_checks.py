@@ -116,3 +116,19 @@ def test_weights_that_cannot_be_divided_by_are_told_before_the_first_step(tmp_pa
     # Together with others they can; so they can where no step comes to them.
     train(tmp_path / "two", last, steps=9, accumulation=4)
     train(tmp_path / "three", last, steps=2)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [([0, 1, -1], "weights must sum to more than 0"), ([0, 1e308, 1e308], "have a finite sum")],
+)
+@pytest.mark.parametrize("every", [None, 1000])
+def test_weights_of_a_later_step_or_an_evaluation_are_told_before_the_first_step(
+    tmp_path, weights, message, every
+):
+    last = Sample([1, 2, 4], weights, group="last", source="rows.jsonl:9")
+    evaluation = every and {"share": 0.3, "every": every}
+    seed = 0 if evaluation is None else find_seed(evaluation)
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "out", last, steps=8, evaluation=evaluation, seed=seed)
+    assert list((tmp_path / "out").iterdir()) == []

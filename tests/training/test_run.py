@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from treetrain.errors import EquivalenceError, UnsupportedModelError
 from treetrain.testing.models import make_tiny_model
 from treetrain.testing.trees import tree_family
 from treetrain.training import run as run_module
+from treetrain.training.adapters import add_lora
 from treetrain.training.first_check import choose_few
 from treetrain.training.run import run_training
+from treetrain.training.settings import LoraConfig
 
 
 def test_a_run_ends_with_metrics_and_a_model_that_loads(tmp_path):
@@ -42,6 +45,21 @@ def test_a_run_ends_with_metrics_and_a_model_that_loads(tmp_path):
     assert not model.training
     assert any("first check" in line and "equal" in line for line in said)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 2, "alpha": 4}])
+def test_weights_can_be_read_by_whoever_can_read_the_other_files(tmp_path, lora):
+    model = make_tiny_model("llama")
+    if lora is not None:
+        model = add_lora(model, LoraConfig(**lora), seed=0)
+    before = os.umask(0o027)
+    try:
+        run_training(model, SAMPLES, make_config(tmp_path / "out", save_every=1, steps=1), say=len)
+    finally:
+        os.umask(before)
+    weights = sorted((tmp_path / "out").rglob("*.safetensors"))
+    assert len(weights) == 2
+    assert [path.stat().st_mode & 0o777 for path in weights] == [0o640] * 2
 
 
 def test_a_tree_larger_than_a_row_trains_in_partitions_as_undivided(tmp_path):
@@ -213,6 +231,7 @@ def test_held_out_groups_are_evaluated_every_so_often_and_at_the_end_and_not_tra
     assert lines[-1]["evaluation_loss"] == done[-1].evaluation_loss
     assert done[0].sequences < len(samples)
     assert f"evaluation loss {done[-1].evaluation_loss:.4g}" in said[-1]
+    assert "evaluation: 1 sequence not trained, every 2 steps" in said
 
 
 def test_evaluation_changes_nothing_that_is_trained(tmp_path):

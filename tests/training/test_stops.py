@@ -112,6 +112,17 @@ def test_a_disk_that_fills_up_is_told_by_the_file(tmp_path, size, name):
         assert "there is no checkpoint and no model was saved" in str(caught.value)
 
 
+def test_a_disk_that_fills_up_under_the_model_spares_the_checkpoints(tmp_path):
+    train(tmp_path / "out", steps=1, overwrite=True)
+    message = r"the model could not be written into .*/out: .*; .*000001 is whole; go on with: "
+    with pytest.raises(OSError, match=message), files_of_at_most(9000):
+        train(tmp_path / "out", steps=1, resume=True)
+    assert_only_whole(tmp_path / "out", [1])
+    assert not (tmp_path / "out" / "config.json").exists()
+    train(tmp_path / "out", steps=1, resume=True)
+    assert (tmp_path / "out" / "config.json").exists()
+
+
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(
     tmp_path, monkeypatch
 ):
@@ -179,6 +190,29 @@ def test_an_interruption_is_granted_after_the_step_with_a_checkpoint(tmp_path, s
     assert said[-1].endswith(f"go on with: treetrain train {tmp_path}/out/config.yaml --resume")
     assert [signal.getsignal(number) for number in numbers] == before
     done = train(tmp_path / "out", save_every=None, resume=True)
+    assert [metrics.step for metrics in done] == [3, 4]
+
+
+def break_pipe():
+    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def test_an_interruption_that_nobody_reads_of_still_ends_the_step(tmp_path):
+    def say(line):
+        if line.startswith("note: interrupted: the step"):
+            break_pipe()
+
+    watches = after(2, partial(press, signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "out", save_every=None, watches=watches, say=say)
+    assert_only_whole(tmp_path / "out", [2])
+
+
+def test_a_step_that_nobody_reads_of_is_kept(tmp_path):
+    with pytest.raises(BrokenPipeError):
+        train(tmp_path / "out", save_every=None, watches=after(2, break_pipe))
+    assert_only_whole(tmp_path / "out", [2])
+    done = train(tmp_path / "out", resume=True, save_every=None)
     assert [metrics.step for metrics in done] == [3, 4]
 
 
@@ -315,13 +349,25 @@ class AtTheEnd:
 
 
 def test_what_is_shown_at_the_end_cannot_cost_the_model(tmp_path):
-    def fail():
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-
     with pytest.raises(BrokenPipeError):
-        train(tmp_path / "out", save_every=None, steps=1, watches=(AtTheEnd(fail),))
+        train(tmp_path / "out", save_every=None, steps=1, watches=(AtTheEnd(break_pipe),))
     assert (tmp_path / "out" / "model.safetensors").exists()
     assert (tmp_path / "out" / "config.json").exists()
+
+
+@pytest.mark.parametrize("every", [None, 1])
+def test_what_ends_a_run_after_its_model_was_saved_does_not_deny_it(tmp_path, every):
+    said = []
+    twice = AtTheEnd(partial(press, signal.SIGINT, signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "out", save_every=every, steps=1, watches=(twice,), say=said.append)
+    assert said[-1].endswith(f"after step 1: the trained model is in {tmp_path / 'out'}")
+
+    def fill_disk():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match=r"^No space left on device; the trained model is in .*/two$"):
+        train(tmp_path / "two", save_every=every, steps=1, watches=(AtTheEnd(fill_disk),))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -103,7 +103,8 @@ def _check_out(out: Path, *, overwrite: bool) -> None:
         raise ValueError(f"OUT must lie in a folder that exists, got {str(out)!r}")
     if out.exists() and not out.is_file():
         raise ValueError(f"OUT must be a file, got {str(out)!r}")
-    if out.exists() and not overwrite:
+    # A link that leads nowhere is somebody's, too.
+    if (out.exists() or out.is_symlink()) and not overwrite:
         raise ValueError(
             f"OUT must not exist, got {str(out)!r}; name another one, or give --overwrite"
         )

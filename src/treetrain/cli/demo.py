@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     from treetrain.report.largest import largest_trees
     from treetrain.report.page import PageContent, write_page
     from treetrain.report.tables import as_json
+    from treetrain.training.saving import save_model
 
     start = perf_counter()
     out = lines.StageLines(silent=args.json)
@@ -136,8 +137,7 @@ def run(args: argparse.Namespace) -> int:
     out.say("act", lines.tell_attempts(before, after))
 
     with without_bars():
-        model.save_pretrained(args.out / "model")
-    tokenizer.save_pretrained(args.out / "model")
+        save_model(model, tokenizer, args.out / "model")
     seconds = perf_counter() - start
     found = {
         "model": args.model,
@@ -159,6 +159,10 @@ def run(args: argparse.Namespace) -> int:
         args.out / "report.html",
         PageContent(
             title=f"treetrain demo: model {args.model}",
+            notes=[
+                "counts and trees are those of greenhouse.jsonl; the run trained on "
+                f"practice.jsonl, {len(errands):,} errands, {plan.errands_per_step} to a tree"
+            ],
             inspection=as_json(inspection, read, tokenizer.decode),
             trees=largest_trees(samples),
             decode=tokenizer.decode,

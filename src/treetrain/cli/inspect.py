@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """  # noqa: DOC502 (_check_page raises)
     # Told before the file is read.
     if args.html is not None:
-        _check_page(args.html, args.file)
+        _check_page(args.html)
     from treetrain.cli.tokenizers import load_tokenizer, plain_decode
     from treetrain.data.drift_watch import DriftWatch
     from treetrain.progress import Progress
@@ -86,13 +86,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_page(page: Path, file: Path) -> None:
+def _check_page(page: Path) -> None:
+    from treetrain.report.page import is_page
+
     if not page.parent.is_dir():
         raise ValueError(f"--html must lie in a folder that exists, got {str(page)!r}")
     if page.exists() and not page.is_file():
         raise ValueError(f"--html must be a file, got {str(page)!r}")
-    if page.exists() and file.exists() and page.samefile(file):
-        raise ValueError(f"--html must be another file than the one that is read, {str(file)!r}")
+    if page.exists() and not is_page(page):
+        raise ValueError(
+            f"--html must be a new file or an earlier page, got {str(page)!r}, which holds "
+            "something else; name another file"
+        )
 
 
 def _shape(text: str) -> ModelShape:

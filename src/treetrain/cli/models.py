@@ -151,10 +151,12 @@ def move_model(model: PreTrainedModel, device: str) -> None:
         device: name of the device, for example "cuda:0".
 
     Raises:
-        ValueError: torch knows no such device, or it is not there.
+        ValueError: torch knows no such device, or it is not there, or holds no values.
     """
     from torch import nn
 
+    if device.partition(":")[0] == "meta":
+        raise ValueError(f"device must be one that computes, got {device!r}")
     try:
         nn.Module.to(model, device)
     # torch raises RuntimeError for a name and AssertionError for CUDA that is not there.

@@ -156,7 +156,7 @@ def tell_steps(steps: Sequence[Step], errands: int) -> list[str]:
         f"{len(steps)} steps, each over {errands} new errands; loss per token, mean of {size}",
         f"to step {''.join(ends)}",
         f"loss    {''.join(losses)}",
-        f"{seconds:.0f} s for {flat:,} tokens of sequences, of which {tree:,} were computed",
+        f"{seconds:.0f} s for {flat:,} tokens of practice.jsonl, of which {tree:,} were computed",
     ]
 
 
@@ -170,22 +170,23 @@ def tell_attempts(before: Sequence[Attempt], after: Sequence[Attempt]) -> list[s
     Returns:
         Lines.
     """
-    lines = [
+    return [
         f"{len(after)} held-out errands, done by calling the tools; what the greenhouse is like "
         "afterwards decides",
-        f"before training  {_share(before)}",
-        f"after training   {_share(after)}, {sum(attempt.calls for attempt in after)} tools called",
+        f"before training  {_tell_share(before)}",
+        f"after training   {_tell_share(after)}",
     ]
-    missed = Counter(attempt.ended for attempt in after if not attempt.solved)
-    if missed:
-        said = ", ".join(f"{count} {name}" for name, count in sorted(missed.items()))
-        lines.append(f"not done after training, by how the attempt ended: {said}")
-    return lines
 
 
-def _share(attempts: Sequence[Attempt]) -> str:
+def _tell_share(attempts: Sequence[Attempt]) -> str:
     solved = sum(attempt.solved for attempt in attempts)
-    return f"{solved:>2} of {len(attempts)} ({solved / len(attempts):.0%})"
+    calls = say_count(sum(attempt.calls for attempt in attempts), "tool call")
+    text = f"{solved:>2} of {len(attempts)} ({solved / len(attempts):.0%}), {calls}"
+    missed = Counter(attempt.ended for attempt in attempts if not attempt.solved)
+    if not missed:
+        return text
+    ends = ", ".join(f"{count} {name}" for name, count in sorted(missed.items()))
+    return f"{text}; the others ended: {ends}"
 
 
 def tell_measurement(measurement: Measurement) -> list[str]:

@@ -17,7 +17,7 @@ class Plan:
         compared_tokens: flat tokens of each such step: whole sequences of the last task.
         compared_rate: learning rate of these steps.
         steps: training steps.
-        errands_per_step: errands of each; none is trained twice.
+        errands_per_step: errands of each, drawn anew.
         held_out: errands that the model is judged by, before and after training.
         learning_rate: of AdamW.
         matrix_learning_rate: of Muon, which trains the layers' matrices; None: AdamW trains all.

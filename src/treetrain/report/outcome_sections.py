@@ -55,8 +55,8 @@ def show_attempts(attempts: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         "<h2>Held-out tasks</h2>"
         + make_cards((f"done {name} training", f"{share:.0%}") for name, share in shares.items())
         + make_table(
-            "tasks that the model never saw, done by calling the tools; the state that it leaves "
-            "behind decides",
+            "held-out tasks, done by calling the tools; the state that the model leaves behind "
+            "decides",
             ("model", "done", "tools called", *(f"ended: {end}" for end in ends)),
             [[0 if cell is None else cell for cell in row] for row in rows],
         )

@@ -30,6 +30,7 @@ Json = Mapping[str, Any]
 _STYLE = Path(__file__).with_name("page.css")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 CONFIG_SHOWN = 20_000  # characters
+_BEGIN = "<!doctype html>"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def render_page(content: PageContent) -> str:
     """
     title, style = escape(content.title, 120), _STYLE.read_text(encoding="utf-8")
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'{_BEGIN}\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f'<link rel="icon" href="data:,"><title>{title}</title><style>{style}</style></head>'
@@ -83,6 +84,19 @@ def render_page(content: PageContent) -> str:
         + "\n".join(part for part in _parts(content) if part)
         + "\n</main></body></html>\n"
     )
+
+
+def is_page(path: Path) -> bool:
+    """Tell whether a page can be written over a file, which then loses nothing but a page.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Whether it begins as a page does, or is empty.
+    """
+    with path.open("rb") as file:
+        return file.read(len(_BEGIN)).lower() in (b"", _BEGIN.encode())
 
 
 def write_page(path: Path, content: PageContent) -> None:

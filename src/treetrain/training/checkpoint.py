@@ -31,6 +31,7 @@ from treetrain.models.wrappers import unwrap_model
 from treetrain.training.adapters import is_adapted, load_adapters
 from treetrain.training.checkpoint_folders import checkpoint_step, way_to_the_one_before
 from treetrain.training.fingerprint import check_parts
+from treetrain.training.saving import write_model
 
 OPTIMIZER = "optimizer.pt"
 RNG = "rng_state.pth"
@@ -82,9 +83,7 @@ def save_checkpoint(
         place: where the run stands.
     """
     with prepared.undone():
-        model.save_pretrained(folder)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
+        write_model(model, tokenizer, folder)
     torch.save(optimizer.state_dict(), folder / OPTIMIZER)
     torch.save(_random_states(), folder / RNG)
     text = json.dumps(place.model_dump(), indent=1)
@@ -101,7 +100,8 @@ def read_place(folder: Path) -> Place:
         The place.
 
     Raises:
-        ValueError: the file is none of ours, or of another step than the folder's name says.
+        ValueError: the file is missing, none of ours, or of another step than the folder's name
+            says.
     """
     path = folder / STATE
     try:
@@ -115,6 +115,10 @@ def read_place(folder: Path) -> Place:
                 f"{path}: field 'global_step' must be the step that the folder is named after, got "
                 f"{place.global_step}"
             )
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{path}: must be a file, got none; {way_to_the_one_before(folder)}"
+        ) from error
     except ValueError as error:
         raise ValueError(f"{error}; {way_to_the_one_before(folder)}") from error
     return place
@@ -147,6 +151,7 @@ def load_checkpoint(
         optimizer.load_state_dict(
             torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
         )
+        _check_state(optimizer)
         _set_random_states(torch.load(folder / RNG, map_location="cpu", weights_only=True))
     # torch, transformers and safetensors raise whatever a broken file leads them to.
     except Exception as error:
@@ -182,6 +187,20 @@ def _load_weights(model: Any, folder: Path) -> None:
             had = f"{found[name].dtype}" if name in found else "none"
             raise RuntimeError(f"{name} as {had} where the model has {value.dtype}")
     nn.Module.load_state_dict(model, found)
+
+
+def _check_state(optimizer: torch.optim.Optimizer) -> None:
+    # torch does not compare sizes, and a fused kernel writes past the end of what is too small.
+    if not optimizer.state:
+        raise RuntimeError(f"{OPTIMIZER} without the state of any parameter")
+    for parameter, state in optimizer.state.items():
+        sizes = {name: getattr(value, "shape", None) for name, value in state.items()}
+        want = {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+        if sizes != want:
+            had = {name: size and tuple(size) for name, size in sizes.items()}
+            raise RuntimeError(
+                f"{OPTIMIZER} with {had} for a parameter of shape {tuple(parameter.shape)}"
+            )
 
 
 def _random_states() -> dict[str, Any]:

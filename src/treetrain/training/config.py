@@ -77,7 +77,7 @@ class DataConfig(Part):
         files: one file or several.
         expand: one sequence per conversation, or one per assistant message.
         tools: JSON file of tool schemas, or "none"; None: `tools.json` beside each file, if any.
-        select: values that fields of a row must have, text or numbers.
+        select: values that fields of a row must have, text or numbers; {} selects every row.
         chat_template: Jinja file, or "demo"; None: the tokenizer's own.
         template_variables: further variables of the chat template.
         unrendered: what happens to tools and calls that the template leaves out.

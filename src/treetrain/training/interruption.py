@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -52,19 +54,25 @@ class Interruption:
             self._give_back(number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._leave_closed_terminals()
+        self._leave_closed_outputs()
         if self.wished and number != signal.SIGINT:
             return
         self.wished = True
         self._give_back(signal.SIGINT)
-        self._say(
-            "note: interrupted: the step is finished and saved first; Ctrl-C now stops at once"
-        )
+        # Whoever reads may end just now; an error here would end the step half-way.
+        with suppress(OSError):
+            self._say(
+                "note: interrupted: the step is finished and saved first; Ctrl-C now stops at once"
+            )
 
-    def _leave_closed_terminals(self) -> None:
-        """What is still printed to a terminal that closed would be an error, so it goes nowhere."""
-        for output in self._terminals:
-            if not os.isatty(output):
+    def _leave_closed_outputs(self) -> None:
+        """What is still printed where nobody reads would be an error, so it goes nowhere.
+
+        That is a terminal that closed, and a pipe to a program that the same Ctrl-C ended.
+        """
+        for output in _OUTPUTS:
+            closed = output in self._terminals and not os.isatty(output)
+            if closed or _has_no_reader(output):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, output)
                 os.close(nowhere)
@@ -72,3 +80,11 @@ class Interruption:
     def _give_back(self, number: int) -> None:
         if number in self._before:
             signal.signal(number, self._before.pop(number))
+
+
+def _has_no_reader(output: int) -> bool:
+    if not hasattr(select, "poll"):  # Windows has none
+        return False
+    poll = select.poll()
+    poll.register(output, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

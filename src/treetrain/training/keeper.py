@@ -23,6 +23,7 @@ from treetrain.training.checkpoint_folders import (
 from treetrain.training.config import TrainConfig
 from treetrain.training.output import METRICS, SETTINGS
 from treetrain.training.resume import name_versions
+from treetrain.training.saving import is_saved
 from treetrain.training.trainer import StepMetrics, check_finite
 
 
@@ -153,6 +154,9 @@ class Keeper:
             raise ValueError(f"{error}; {self._what_is_left()}") from error
 
     def _what_is_left(self) -> str:
+        # An earlier run's model was taken away before the first step.
+        if is_saved(self._output):
+            return f"the trained model is in {self._output}"
         whole = find_checkpoints(self._output)
         if not whole:
             return (

@@ -15,6 +15,7 @@ from treetrain.models.prepared import PreparedModel
 from treetrain.packing.batch import Batch, pack
 from treetrain.packing.packed_tree import PackedTree
 from treetrain.packing.parts import cut_batch
+from treetrain.packing.targets import Floats
 from treetrain.training.config import TrainConfig
 from treetrain.training.rows import EpochRows, order_windows
 from treetrain.training.settings import LossConfig
@@ -46,6 +47,8 @@ def check_rows(
     seed = config.seed if config.data.shuffle else None
     windows = order_windows(rows.batches, config.accumulation, seed=seed)
     check_weights(rows, islice(windows, min(steps, MOST_STEPS)), config.reduction)
+    # An evaluation is one window of all its rows.
+    check_weights(evaluated, [evaluated.batches], config.reduction)
 
 
 def check_served(prepared: PreparedModel, rows: EpochRows) -> None:
@@ -90,24 +93,31 @@ def check_policy_inputs(rows: EpochRows, loss: LossConfig) -> None:
 def check_weights(
     rows: EpochRows, windows: Iterable[Sequence[Batch]], reduction: Reduction
 ) -> None:
-    """Refuse weights whose sum a reduction cannot divide by; without negative ones all can be.
+    """Refuse weights that a reduction cannot divide by the sum of.
+
+    Where none is negative and no sum is too large for a float, it can.
 
     Args:
         rows: the rows of an epoch.
-        windows: the rows of each step; looked at only where a weight is negative.
+        windows: the rows of each step; looked at only where there are such weights.
         reduction: the reduction.
 
     Raises:
         ValueError: there is a step of such weights.
     """  # noqa: DOC502 (sequence_factors raises)
-    negative = {batch for batch in rows.batches if (batch.targets.edge_weights < 0).any()}
-    if not negative:
+    doubtful = {batch for batch in rows.batches if _is_doubtful(batch.targets.edge_weights)}
+    if not doubtful:
         return
     for step in windows:
-        if not negative.isdisjoint(step):
+        if not doubtful.isdisjoint(step):
             window = measure_window(step)
             for batch in step:
                 sequence_factors(batch, reduction, window)
+
+
+def _is_doubtful(weights: Floats) -> bool:
+    with np.errstate(over="ignore"):
+        return bool((weights < 0).any()) or not np.isfinite(weights.sum())
 
 
 def _packed_rows(batch: Batch, rows: EpochRows) -> Iterator[PackedTree]:

@@ -126,6 +126,9 @@ def _run(
     rows = make_rows(samples, config.tree, seed=seed)
     others = make_rows(held, config.tree, seed=None) if held else EpochRows([], {})
     say(describe_batches(rows.batches, rows.partitions))
+    if config.evaluation is not None:
+        every = say_count(config.evaluation.every, "step")
+        say(f"evaluation: {say_count(len(held), 'sequence')} not trained, every {every}")
     if config.loss.name != "sft" and all(_is_level(sample) for sample in samples):
         say(f"note: every advantage is 0: loss {config.loss.name!r} makes no answer likelier")
     per_epoch = math.ceil(len(rows.batches) / config.accumulation)
@@ -199,8 +202,13 @@ def _run(
                 done.append(metrics)
                 keeper.done = metrics.step
                 _write_line(output / METRICS, metrics)
-                for observer in observers:
-                    observer.tell(metrics)
+                try:
+                    for observer in observers:
+                        observer.tell(metrics)
+                except BrokenPipeError:
+                    # Nobody reads any more, which ends the run and must not cost what it did.
+                    keeper.save(handle, model, tokenizer, optimizer=optimizer, metrics=metrics)
+                    raise
                 if interruption.wished or keeper.is_due(metrics.step):
                     keeper.save(handle, model, tokenizer, optimizer=optimizer, metrics=metrics)
                 if interruption.wished:

@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from treetrain.training.checkpoint_folders import PARTIAL, sync
 
 CONFIG = "config.json"
@@ -29,6 +31,9 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
         model: the model, given back by `undo()`; of one in a wrapper of peft the adapters.
         tokenizer: its tokenizer, or None.
         folder: where; made if it is missing. Files of other names in it stay.
+
+    Raises:
+        OSError: it cannot be written.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,16 +41,36 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        model.save_pretrained(partial)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(partial)
+        write_model(model, tokenizer, partial)
         remove_model(folder)
         names = sorted(file.name for file in partial.iterdir())
         for name in sorted(names, key=lambda name: name in _FIRST_READ):
             sync(partial / name)
             os.replace(partial / name, folder / name)
+    # torch and safetensors have their own errors for a disk that is full.
+    except (RuntimeError, SafetensorError) as error:
+        raise OSError(f"the model could not be written into {folder}: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write model and tokenizer, each file with the permissions that new files have.
+
+    safetensors writes its own for the owner alone, and a server that runs as another could not
+    load them.
+
+    Args:
+        model: as for `save_model`.
+        tokenizer: its tokenizer, or None.
+        folder: a folder that is there.
+    """
+    model.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    written = next(folder / name for name in _FIRST_READ if (folder / name).exists())
+    for path in folder.glob("*.safetensors"):
+        shutil.copymode(written, path)
 
 
 def remove_model(folder: Path) -> None:
