@@ -14,6 +14,7 @@ import yaml
 from tests.fuzz.forms import LINES, OBJECT, YAML
 from tests.fuzz.promise import Outcome, attempt, expect
 from tests.fuzz.row_readers import Reader
+from tests.training.runs import make_config
 
 from treetrain.data.sample import Sample
 from treetrain.models.prepare import prepare
@@ -182,18 +183,8 @@ def _samples() -> Sequence[Sample]:
 
 
 def _run_config(output: Path) -> TrainConfig:
-    return TrainConfig.model_validate(
-        {
-            "model": {"path": "unused"},
-            "data": {"files": "unused"},
-            "output": str(output),
-            "reduction": "token_mean",
-            "optimizer": {"lr": 1e-2},
-            "steps": 2,
-            "check": {"flat_tokens": 20},
-            "evaluation": {"files": ["unused"], "every": 1},
-        }
-    )
+    evaluation = {"files": ["unused"], "every": 1}
+    return make_config(output, steps=2, check={"flat_tokens": 20}, evaluation=evaluation)
 
 
 @cache

@@ -93,7 +93,7 @@ def water(greenhouse: Greenhouse, place: Place, chance: Random) -> Errand:
         )
         if reads == 0:
             yield reading
-        yield from _water(place, "")
+        yield _water(place, "")
         if reads == 1:
             yield reading
         yield _watered(place, "")
@@ -122,7 +122,7 @@ def ward_off(greenhouse: Greenhouse, place: Place, chance: Random) -> Errand:
         fact = pick(trial, (f"What sits on bench {bench}?", f"I look at bench {bench}."))
         found = (yield Act(fact, "", "inspect_leaves", {"bench": bench}))["found"]
         if found == "nothing":
-            yield from _water(place, "Nothing sits there. ")
+            yield _water(place, "Nothing sits there. ")
             yield _watered(place, f"The {plant.name} is clean. ")
             return
         fact = f"Against {found} on bench {bench} helps {plant.remedy}."
@@ -161,7 +161,7 @@ def shelter(greenhouse: Greenhouse, place: Place, chance: Random) -> Errand:
             yield Act(f"Frost comes. Bench {bench} goes in.", "", "move_tray", moved)
             yield Act(f"Bench {bench} is in.", f"The {plant.name} is in the heated room.")
             return
-        yield from _water(place, "No frost. ")
+        yield _water(place, "No frost. ")
         yield _watered(place, f"The {plant.name} may stay. ")
 
     request = (
@@ -172,9 +172,9 @@ def shelter(greenhouse: Greenhouse, place: Place, chance: Random) -> Errand:
     return _make_errand(greenhouse, place, request, routine, *call)
 
 
-def _water(place: Place, before: str) -> Routine:
+def _water(place: Place, before: str) -> Act:
     fact = f"{before}Bench {place.bench} gets {place.litres} litres."
-    yield Act(fact, "", "water", place.watered)
+    return Act(fact, "", "water", place.watered)
 
 
 def _watered(place: Place, before: str) -> Act:
